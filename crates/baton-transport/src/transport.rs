@@ -1,0 +1,141 @@
+//! The seam to whatever moves bytes between registered memories. Shaped after NIXL: register, exchange opaque metadata, prepare
+//! descriptor lists, post, poll.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_types::{EngineId, MemoryRegion};
+
+/// A run of bytes inside a registered region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptor {
+    pub offset: u64,
+    pub len: u32,
+}
+
+/// Which way bytes move, seen from whoever posts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the peer's memory into ours.
+    Read,
+    /// From our memory into the peer's.
+    Write,
+}
+
+/// A prepared list of descriptors, ours or a peer's. Posts name entries by their index, so that nothing is set up per post.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ListId(pub u32);
+
+/// Chosen by whoever posts; comes back in the event that ends the post.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PostId(pub u64);
+
+/// Moves `remote[pairs[i].1]` to or from `local[pairs[i].0]`, for each pair; lengths of a pair must be equal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Post {
+    pub id: PostId,
+    pub direction: Direction,
+    pub peer: EngineId,
+    pub local: ListId,
+    pub remote: ListId,
+    /// `(index in local, index in remote)`.
+    pub pairs: Vec<(u32, u32)>,
+    /// Delivered to the peer after every byte of a write (or read) is in place; at most [`MAX_NOTIFICATION`] bytes.
+    pub notify: Option<Vec<u8>>,
+}
+
+pub const MAX_NOTIFICATION: usize = 256;
+
+/// What [`Transport::poll`] saw.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Every byte of the post is in place, and its notification is on its way.
+    Done(PostId),
+    /// The post is over and moved all, some or none of its bytes. Nothing of it is in flight any more.
+    Failed(PostId, TransportError),
+    /// A peer's post into or out of our memory is complete. The bytes are the peer's: whoever reads them must check them.
+    Notified { peer: EngineId, bytes: Vec<u8> },
+    /// The path to the peer is torn down: nothing it posted can touch our memory any more, nor ours its.
+    PeerLost(EngineId),
+}
+
+/// Why a transport cannot do what it was asked to.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TransportError {
+    #[error("peer {0} is unknown to the transport")]
+    UnknownPeer(EngineId),
+    #[error("peer {0} is gone")]
+    PeerGone(EngineId),
+    #[error("the metadata of a peer cannot be used: {0}")]
+    BadMetadata(String),
+    #[error("a descriptor lies outside its region, or the lengths of a pair differ")]
+    OutOfBounds,
+    #[error("limit reached: {0}")]
+    Limit(&'static str),
+    #[error("{0}")]
+    Io(String),
+}
+
+/// Bytes between registered memories. Owned by one thread, which posts, polls and sleeps in [`Transport::wait`].
+///
+/// A post never blocks for longer than a slice of its copy takes; progress is made in [`Transport::poll`]. What a peer sends is
+/// checked: it can never make this side allocate without bound or touch memory outside its registered region.
+pub trait Transport: Send + fmt::Debug {
+    fn name(&self) -> &'static str;
+
+    /// Makes the region readable and writable by peers. One region, once, before any peer is added.
+    fn register(&mut self, region: Arc<dyn MemoryRegion>) -> Result<(), TransportError>;
+
+    /// What a peer needs to reach our region: opaque to everybody but the same kind of transport.
+    fn metadata(&self) -> Vec<u8>;
+
+    /// Makes a peer known; idempotent for equal metadata.
+    fn add_peer(&mut self, peer: &EngineId, metadata: &[u8]) -> Result<(), TransportError>;
+
+    /// Tears the path to a peer down, with [`Event::Failed`] for each post in flight. [`Event::PeerLost`] follows once nothing
+    /// the peer posted can touch our memory any more, which for some transports needs the peer to let go or die.
+    fn remove_peer(&mut self, peer: &EngineId);
+
+    /// Prepares a list over our own region.
+    fn prepare_local(&mut self, descriptors: &[Descriptor]) -> Result<ListId, TransportError>;
+
+    /// Prepares a list over a peer's region. Freed with the peer.
+    fn prepare_remote(
+        &mut self,
+        peer: &EngineId,
+        descriptors: &[Descriptor],
+    ) -> Result<ListId, TransportError>;
+
+    /// Starts a post. An error means that nothing was started and no event will follow.
+    fn post(&mut self, post: Post) -> Result<(), TransportError>;
+
+    /// Makes progress and appends what happened; true if there is more to do at once.
+    fn poll(&mut self, events: &mut Vec<Event>) -> bool;
+
+    /// Sleeps until a peer may have sent something, another thread calls the waker, or `timeout` has passed.
+    fn wait(&mut self, timeout: Duration);
+
+    /// Wakes the thread that sleeps in [`Transport::wait`].
+    fn waker(&self) -> Waker;
+}
+
+/// Ends a [`Transport::wait`] from another thread.
+#[derive(Clone)]
+pub struct Waker(Arc<dyn Fn() + Send + Sync>);
+
+impl Waker {
+    pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Arc::new(wake))
+    }
+
+    pub fn wake(&self) {
+        (self.0)();
+    }
+}
+
+impl fmt::Debug for Waker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Waker")
+    }
+}

@@ -1,0 +1,67 @@
+//! `kv_transfer_params`: the JSON object by which a router tells an engine what a leg is for, and in which a prefill engine
+//! answers with the handle that the decode leg needs. vLLM's field names and meanings, so that other routers drive Baton
+//! engines; Baton needs few of them and adds none that vLLM would choke on.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::TransferId;
+
+/// Who moves the bytes of a hand-off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TransferMode {
+    /// Decode reads after prefill has finished.
+    Pull,
+    /// Prefill writes while it computes.
+    Push,
+}
+
+/// Request side: `do_remote_decode` alone asks for prefill; `do_remote_prefill` with the peer's identity asks for decode.
+/// Response side: the handle, to be sent to the decode engine as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KvTransferParams {
+    pub do_remote_prefill: bool,
+    pub do_remote_decode: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transfer_mode: Option<TransferMode>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transfer_id: Option<TransferId>,
+    /// `name@incarnation` of the prefill engine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remote_engine_id: Option<String>,
+    /// Host of the prefill engine's side channel; IPv6 without brackets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remote_host: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remote_port: Option<u16>,
+    /// Tokens whose KV the prefill engine holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remote_num_tokens: Option<u32>,
+    /// Of them, how many came from its prefix cache.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remote_prefill_cached_tokens: Option<u32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefill_leg_and_its_handle_read_as_vllm_writes_them() {
+        let ask: KvTransferParams =
+            serde_json::from_str(r#"{"do_remote_decode":true,"do_remote_prefill":false,"tp_size":1}"#)
+                .unwrap();
+        assert!(ask.do_remote_decode && !ask.do_remote_prefill);
+        let handle = KvTransferParams {
+            do_remote_prefill: true,
+            transfer_mode: Some(TransferMode::Pull),
+            transfer_id: Some(TransferId(7)),
+            remote_port: Some(5600),
+            ..KvTransferParams::default()
+        };
+        let json = serde_json::to_string(&handle).unwrap();
+        assert!(json.contains(r#""transfer_mode":"pull""#), "{json}");
+        assert_eq!(serde_json::from_str::<KvTransferParams>(&json).unwrap(), handle);
+    }
+}
