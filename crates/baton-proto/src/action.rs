@@ -1,0 +1,205 @@
+//! What goes into an [`Endpoint`](crate::Endpoint) and what comes out of it.
+
+use baton_types::{BlockHash, BlockId, EngineId, TokenId, TransferId};
+
+use crate::message::Message;
+
+/// A connection of the side channel, numbered by the driver and never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnId(pub u64);
+
+/// A post to the transport, numbered by the endpoint and never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PostId(pub u64);
+
+/// Which engine, and where its side channel listens.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PeerAddress {
+    pub engine: EngineId,
+    /// A name or address, IPv6 without brackets.
+    pub host: String,
+    pub port: u16,
+}
+
+/// Which way the bytes of a post go, seen from this side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    Read,
+    Write,
+}
+
+/// A chain below is one hash for each block of the prompt, a partial last block included.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    // The engine's commands.
+    /// Destination: a request names this transfer; shake hands and keep the source's lease alive until blocks are there.
+    Expect {
+        transfer: TransferId,
+        peer: PeerAddress,
+    },
+    /// Destination, pull: read `chain[first_block..]` into `blocks`.
+    Fetch {
+        transfer: TransferId,
+        peer: PeerAddress,
+        chain: Vec<BlockHash>,
+        first_block: usize,
+        blocks: Vec<BlockId>,
+    },
+    /// Destination, push: have `chain[first_block..]` written into `blocks`.
+    Receive {
+        transfer: TransferId,
+        peer: PeerAddress,
+        chain: Vec<BlockHash>,
+        first_block: usize,
+        blocks: Vec<BlockId>,
+    },
+    /// Source, pull: `blocks` hold `chain`, complete; `first_token` follows it.
+    Offer {
+        transfer: TransferId,
+        chain: Vec<BlockHash>,
+        blocks: Vec<BlockId>,
+        first_token: TokenId,
+    },
+    /// Source, push: the KV of `chain` is about to be computed; claim as soon as the destination has registered.
+    Send {
+        transfer: TransferId,
+        chain: Vec<BlockHash>,
+    },
+    /// Source, push: the next blocks of the chain are complete, in order.
+    Progress {
+        transfer: TransferId,
+        blocks: Vec<BlockId>,
+    },
+    /// Source, push: every block has been named in Progress, and this token follows.
+    Complete {
+        transfer: TransferId,
+        first_token: TokenId,
+    },
+    /// Either side gives up. A transfer that is over or unknown is left as it is.
+    Cancel {
+        transfer: TransferId,
+    },
+
+    // The side channel.
+    Connected {
+        address: PeerAddress,
+        conn: ConnId,
+    },
+    DialFailed {
+        address: PeerAddress,
+    },
+    Accepted {
+        conn: ConnId,
+    },
+    /// One frame, as it came; decoded here because a bad one has consequences.
+    Received {
+        conn: ConnId,
+        frame: Vec<u8>,
+    },
+    Closed {
+        conn: ConnId,
+    },
+
+    // The transport.
+    /// A post is over; nothing of it is in flight any more.
+    Moved {
+        post: PostId,
+        ok: bool,
+    },
+    Notified {
+        engine: EngineId,
+        bytes: Vec<u8>,
+    },
+    /// The fence: nothing that the peer posted can touch our memory any more, and nothing of ours its.
+    PathLost {
+        engine: EngineId,
+    },
+
+    /// The time that [`poll_timeout`](crate::Endpoint::poll_timeout) named has come (or any other reason to look).
+    Tick,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    // To the engine.
+    Event(Event),
+
+    // To the side channel. Every Dial is answered by one Connected or DialFailed.
+    Dial {
+        address: PeerAddress,
+    },
+    Send {
+        conn: ConnId,
+        message: Message,
+    },
+    /// No Closed is expected back, and a late one is ignored.
+    Close {
+        conn: ConnId,
+    },
+
+    // To the transport.
+    /// Make the peer's pool of `blocks` blocks reachable. If that fails: PathLost.
+    AddPath {
+        engine: EngineId,
+        metadata: Vec<u8>,
+        blocks: u32,
+    },
+    /// Tear the path down; PathLost follows once it is.
+    RemovePath {
+        engine: EngineId,
+    },
+    /// Move whole blocks: `(ours, the peer's)`. Moved follows exactly once.
+    Post {
+        post: PostId,
+        engine: EngineId,
+        direction: Direction,
+        pairs: Vec<(BlockId, BlockId)>,
+        notify: Option<Vec<u8>>,
+    },
+}
+
+/// What the engine must know. Each transfer has exactly one ending a side (I4).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Destination's ending: the first `covered` blocks of the chain are in place (all of them, unless a pull found less at the
+    /// source). `first_token` follows the chain if all of it is covered.
+    Ready { transfer: TransferId, covered: usize, first_token: Option<TokenId> },
+    /// Destination's ending: no KV will come. If `quarantined`, the peer or a post of ours may still write into the blocks:
+    /// they must not be reused before Released.
+    Failed { transfer: TransferId, why: Failure, quarantined: bool },
+    /// Source's ending: nobody reads the blocks any more. Also follows a quarantined Failed of a destination, once.
+    Released { transfer: TransferId, why: Release },
+}
+
+/// Why a destination gets no KV.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Failure {
+    Cancelled,
+    /// The peer cannot be reached, is gone, or is another incarnation than the one asked for.
+    PeerLost,
+    Incompatible,
+    /// The source has nothing under this transfer, or it holds other tokens.
+    Declined,
+    /// The source gave up.
+    PeerAborted,
+    /// The lease ran out before the bytes were in place.
+    Expired,
+    /// The transport could not move the bytes.
+    Transport,
+    /// A limit of this endpoint.
+    Limit,
+}
+
+/// How the peer's right to touch blocks ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Release {
+    /// The KV was handed over.
+    Done,
+    /// Before it was handed over.
+    Cancelled,
+    PeerAborted,
+    Expired,
+    PeerLost,
+    Transport,
+    Limit,
+}
