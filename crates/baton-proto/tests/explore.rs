@@ -44,9 +44,18 @@ struct Node {
     /// Peers and posts may touch the blocks.
     open: bool,
     ended: bool,
-    posts: Vec<(PostId, EngineId, Direction, Vec<(BlockId, BlockId)>, Option<Vec<u8>>)>,
+    posts: Vec<Posted>,
     /// What the transport and the side channel will say, in any order.
     pending: Vec<Input>,
+}
+
+#[derive(Clone, Debug)]
+struct Posted {
+    post: PostId,
+    peer: EngineId,
+    direction: Direction,
+    pairs: Vec<(BlockId, BlockId)>,
+    notify: Option<Vec<u8>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -254,7 +263,7 @@ impl State {
             Output::Send { .. } | Output::Close { .. } | Output::AddPath { .. } => {}
             Output::RemovePath { engine } => self.nodes[n].pending.push(Input::PathLost { engine }),
             Output::Post { post, engine, direction, pairs, notify } => {
-                self.nodes[n].posts.push((post, engine, direction, pairs, notify));
+                self.nodes[n].posts.push(Posted { post, peer: engine, direction, pairs, notify });
             }
         }
     }
@@ -282,7 +291,7 @@ impl State {
     }
 
     fn move_bytes(&mut self, n: usize, i: usize) {
-        let (post, peer, direction, pairs, notify) = self.nodes[n].posts.remove(i);
+        let Posted { post, peer, direction, pairs, notify } = self.nodes[n].posts.remove(i);
         let other = 1 - n;
         let ok = peer == id(other, self.nodes[other].incarnation);
         for (ours, theirs) in pairs.iter().filter(|_| ok) {
