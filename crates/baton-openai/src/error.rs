@@ -106,11 +106,6 @@ impl ApiError {
         Self { kind: ErrorKind::ModelNotFound, message, param: Some("model".to_owned()) }
     }
 
-    /// A body that is not JSON or not of the right shape; serde's text says where.
-    pub fn bad_json(error: &serde_json::Error) -> Self {
-        Self::new(ErrorKind::BadRequest, format!("The request body is not valid: {error}"))
-    }
-
     pub fn status(&self) -> u16 {
         self.kind.status()
     }
