@@ -71,6 +71,7 @@ impl RouterCore {
     pub fn handle_input(&mut self, now: Time, input: Input) {
         assert!(now >= self.now, "time runs backwards: {now:?} after {:?}", self.now);
         self.now = now;
+        let may_free_a_slot = !matches!(input, Input::LegConnected { .. } | Input::LegProgress { .. });
         match input {
             Input::Arrive { request, model, streaming } => self.arrive(now, request, model, streaming),
             Input::ClientGone { request } if self.requests.contains_key(&request) => {
@@ -89,7 +90,9 @@ impl RouterCore {
             Input::Tick => self.expire(now),
             Input::ClientGone { .. } => {}
         }
-        self.start_queued(now);
+        if may_free_a_slot {
+            self.start_queued(now);
+        }
     }
 
     /// What to do, in order. To be drained to `None` before the next input.
@@ -105,6 +108,13 @@ impl RouterCore {
     /// Requests that are not finished.
     pub fn live_requests(&self) -> usize {
         self.requests.len()
+    }
+
+    /// Whether any model could be served now, if need be by engines with a bad record.
+    pub fn is_ready(&self) -> bool {
+        let models = self.engines.iter().filter_map(|(_, engine)| engine.info.as_ref());
+        let mut models = models.map(|info| info.model.as_str());
+        models.any(|model| select::usable_plan(self.now, &self.engines, &self.config, model).is_some())
     }
 
     /// Whether the engine would be selected without reservations.

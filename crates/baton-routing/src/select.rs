@@ -8,7 +8,7 @@ use crate::config::{Limits, RoutingConfig};
 use crate::engine_table::{Engine, EngineKey, EngineTable};
 use crate::event::Failure;
 use crate::health::Standing;
-use crate::plan::{Plan, Strategy};
+use crate::plan::Plan;
 use crate::policy::{Candidate, Policy, PolicyKind};
 
 /// The leg that needs an engine.
@@ -98,19 +98,38 @@ pub(crate) fn choose_plan(
     if engines.knows_anything() && !engines.knows_model(model) {
         return Err(Failure::UnknownModel);
     }
-    let plans = [config.strategy.plan(), Strategy::None.plan()];
-    let missing = |plan: &Plan, worst: Standing| {
-        let has = |kind| {
-            engines.iter().any(|(_, engine)| engine.serves(kind, model) && engine.standing(now) <= worst)
-        };
-        plan.kinds().find(|kind| !has(*kind))
-    };
-    [Standing::Avoided, Standing::Unhealthy]
-        .into_iter()
-        .find_map(|worst| plans.into_iter().find(|plan| missing(plan, worst).is_none()))
-        .ok_or_else(|| Failure::NoEngine {
-            kind: missing(plans[0], Standing::Unhealthy).expect("a plan without missing engines would do"),
-        })
+    let missing = |plan: &Plan| missing_kind(now, engines, plan, model, Standing::Unhealthy);
+    let wanted = config.strategy.plan();
+    let [first, second] = [wanted, &Plan::WHOLE].map(missing);
+    match (usable_plan(now, engines, config, model), first, second) {
+        (Some(plan), _, _) => Ok(plan),
+        (None, None, _) => Ok(wanted),
+        (None, Some(_), None) => Ok(&Plan::WHOLE),
+        (None, Some(kind), Some(_)) => Err(Failure::NoEngine { kind }),
+    }
+}
+
+/// The plan for which each kind of leg has an engine that takes requests, as far as its probes say.
+pub(crate) fn usable_plan(
+    now: Time,
+    engines: &EngineTable,
+    config: &RoutingConfig,
+    model: &str,
+) -> Option<&'static Plan> {
+    let usable = |plan: &&Plan| missing_kind(now, engines, plan, model, Standing::Avoided).is_none();
+    [config.strategy.plan(), &Plan::WHOLE].into_iter().find(usable)
+}
+
+/// The first kind of leg that has no engine of at least this standing.
+fn missing_kind(
+    now: Time,
+    engines: &EngineTable,
+    plan: &Plan,
+    model: &str,
+    worst: Standing,
+) -> Option<LegKind> {
+    let has = |kind| engines.iter().any(|(_, e)| e.serves(kind, model) && e.standing(now) <= worst);
+    plan.kinds().find(|kind| !has(*kind))
 }
 
 /// Whether each leg of the plan has a fit engine that has not failed this request.
@@ -150,6 +169,7 @@ mod tests {
 
     use super::*;
     use crate::engine_table::tests::info;
+    use crate::plan::Strategy;
 
     struct Bench {
         table: EngineTable,
