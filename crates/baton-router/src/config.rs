@@ -133,7 +133,7 @@ impl EngineAddress {
         let (Some("http"), Some(host), true) = (uri.scheme_str(), uri.host(), is_bare) else {
             return Err(wrong());
         };
-        if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        if host.is_empty() || uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
             return Err(wrong());
         }
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
