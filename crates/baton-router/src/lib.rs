@@ -102,6 +102,7 @@ impl BoundRouter {
         let front = Arc::new(Front {
             conductor: Arc::clone(&conductor),
             max_body_bytes: config.max_body_bytes,
+            body_timeout: Duration::from_millis(config.body_timeout_ms),
             expose_served_by: config.expose_served_by,
             tenant_header,
             started_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
