@@ -127,7 +127,8 @@ async fn stop_in_a_stream(end: StreamEnd, drain_ms: u64) -> (String, bool) {
     stop.send(()).unwrap();
     let ended = tokio::time::timeout(Duration::from_secs(5), router).await;
     ended.expect("the router stops").unwrap().unwrap();
-    let rest = response.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    let rest = tokio::time::timeout(Duration::from_secs(5), response.into_body().collect()).await;
+    let rest = rest.expect("the stream ends").map(|body| body.to_bytes()).unwrap_or_default();
     until("no leg is left", || b.open() == 0).await;
     (String::from_utf8(rest.to_vec()).unwrap(), b.aborted() > 0)
 }
