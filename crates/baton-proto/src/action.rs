@@ -31,7 +31,7 @@ pub enum Direction {
 /// A chain below is one hash for each block of the prompt, a partial last block included.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
-    // The engine's commands.
+    // The engine's commands. Each transfer is named to one endpoint once: see [`knows`](crate::Endpoint::knows).
     /// Destination: a request names this transfer; shake hands and keep the source's lease alive until blocks are there.
     Expect {
         transfer: TransferId,
@@ -166,40 +166,29 @@ pub enum Event {
     Ready { transfer: TransferId, covered: usize, first_token: Option<TokenId> },
     /// Destination's ending: no KV will come. If `quarantined`, the peer or a post of ours may still write into the blocks:
     /// they must not be reused before Released.
-    Failed { transfer: TransferId, why: Failure, quarantined: bool },
+    Failed { transfer: TransferId, why: Ending, quarantined: bool },
     /// Source's ending: nobody reads the blocks any more. Also follows a quarantined Failed of a destination, once.
-    Released { transfer: TransferId, why: Release },
+    Released { transfer: TransferId, why: Ending },
 }
 
-/// Why a destination gets no KV.
+/// How a transfer ended on this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Failure {
+pub enum Ending {
+    /// The KV was handed over.
+    Done,
+    /// This side's engine gave up.
     Cancelled,
+    /// The other side gave up.
+    PeerAborted,
+    /// The peer has nothing under this transfer, or it holds other tokens.
+    Declined,
+    /// The lease ran out before the bytes were in place, or nobody came for them.
+    Expired,
     /// The peer cannot be reached, is gone, or is another incarnation than the one asked for.
     PeerLost,
     Incompatible,
-    /// The source has nothing under this transfer, or it holds other tokens.
-    Declined,
-    /// The source gave up.
-    PeerAborted,
-    /// The lease ran out before the bytes were in place.
-    Expired,
     /// The transport could not move the bytes.
     Transport,
     /// A limit of this endpoint.
-    Limit,
-}
-
-/// How the peer's right to touch blocks ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Release {
-    /// The KV was handed over.
-    Done,
-    /// Before it was handed over.
-    Cancelled,
-    PeerAborted,
-    Expired,
-    PeerLost,
-    Transport,
     Limit,
 }

@@ -4,9 +4,22 @@
 //! blocks under a lease; the active side claims, moves, and says done. docs/protocol.md tells it in full.
 
 pub mod action;
+mod check;
+pub mod codec;
 pub mod config;
+mod ended;
+mod endpoint;
+mod farewell;
+mod lease;
 pub mod message;
+pub mod order;
+mod peer;
+mod registration;
+mod timer;
+mod transfer;
 
-pub use action::{ConnId, Direction, Event, Failure, Input, Output, PeerAddress, PostId, Release};
+pub use action::{ConnId, Direction, Ending, Event, Input, Output, PeerAddress, PostId};
 pub use config::{Config, Limits};
+pub use endpoint::{Census, Endpoint};
 pub use message::{Compat, Message};
+pub use timer::Reason;

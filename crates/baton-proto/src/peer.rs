@@ -1,0 +1,295 @@
+//! Who is at the other end: connections, handshakes, and the path of the data to each peer.
+
+use std::collections::BTreeMap;
+
+use baton_types::{EngineId, Mutant, Time};
+
+use crate::action::{ConnId, Ending, Output, PeerAddress};
+use crate::endpoint::Endpoint;
+use crate::message::{Compat, Message, Mismatch, VERSION};
+use crate::timer::Reason;
+
+/// Connections kept to one peer: two when both sides dialled at once, more only while old ones are dying.
+const MAX_CONNS_PER_PEER: usize = 4;
+
+#[derive(Debug, Default)]
+pub(crate) struct Peers {
+    pub conns: BTreeMap<ConnId, Conn>,
+    pub known: BTreeMap<EngineId, Peer>,
+}
+
+/// One connection of the side channel.
+#[derive(Debug, Default)]
+pub(crate) struct Conn {
+    /// Who was meant to be at the other end; none if the other end dialled.
+    dialled: Option<PeerAddress>,
+    /// Who is: from a Hello that fits.
+    peer: Option<EngineId>,
+    /// Its Welcome has come as well: the handshake is done (I5).
+    welcomed: bool,
+}
+
+impl Conn {
+    /// The peer, once the handshake is done.
+    pub fn ready(&self) -> Option<&EngineId> {
+        self.peer.as_ref().filter(|_| self.welcomed)
+    }
+}
+
+/// One incarnation of another engine.
+#[derive(Debug, Default)]
+pub(crate) struct Peer {
+    /// Ready connections; the newest is spoken on.
+    pub conns: Vec<ConnId>,
+    /// Blocks of its pool; a grant may not name one beyond.
+    pub blocks: u32,
+    pub path: Path,
+    address: Option<PeerAddress>,
+    dialling: bool,
+    dials: u32,
+}
+
+/// The way of the data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Path {
+    #[default]
+    None,
+    Up,
+    /// Until the fence is there the peer is not let in again.
+    Removing,
+}
+
+impl Endpoint {
+    /// Makes sure that a peer is there or on its way; false if it cannot be.
+    pub(crate) fn seek_peer(&mut self, address: &PeerAddress) -> bool {
+        let full = self.peers.known.len() >= self.config.limits.peers;
+        if !self.peers.known.contains_key(&address.engine) {
+            if full || address.engine == self.config.engine {
+                return false;
+            }
+            self.peers.known.insert(address.engine.clone(), Peer::default());
+        }
+        let peer = self.peers.known.get_mut(&address.engine).expect("inserted above");
+        peer.address = Some(address.clone());
+        if peer.conns.is_empty()
+            && !peer.dialling
+            && !self.timers.is_set(&Reason::Redial(address.engine.clone()))
+        {
+            peer.dialling = true;
+            peer.dials += 1;
+            self.out.push_back(Output::Dial { address: address.clone() });
+        }
+        true
+    }
+
+    /// Says something to a peer, if there is a connection to say it on.
+    pub(crate) fn say(&mut self, engine: &EngineId, message: Message) {
+        if let Some(conn) = self.peers.known.get(engine).and_then(|peer| peer.conns.last()) {
+            self.out.push_back(Output::Send { conn: *conn, message });
+        }
+    }
+
+    pub(crate) fn on_connected(&mut self, now: Time, address: PeerAddress, conn: ConnId) {
+        if let Some(peer) = self.peers.known.get_mut(&address.engine) {
+            peer.dialling = false;
+        }
+        self.open(now, conn, Some(address));
+    }
+
+    pub(crate) fn on_accepted(&mut self, now: Time, conn: ConnId) {
+        self.open(now, conn, None);
+    }
+
+    fn open(&mut self, now: Time, conn: ConnId, dialled: Option<PeerAddress>) {
+        assert!(!self.peers.conns.contains_key(&conn), "a connection number is used once");
+        if self.peers.conns.len() >= self.config.limits.connections {
+            self.out.push_back(Output::Close { conn });
+            if let Some(address) = dialled {
+                self.on_dial_failed(now, &address);
+            }
+            return;
+        }
+        self.peers.conns.insert(conn, Conn { dialled, ..Conn::default() });
+        self.timers.set(Reason::Handshake(conn), now + self.config.peer_grace);
+        let hello = Message::Hello {
+            version: VERSION,
+            engine: self.config.engine.clone(),
+            compat: self.config.compat,
+        };
+        self.out.push_back(Output::Send { conn, message: hello });
+    }
+
+    pub(crate) fn on_dial_failed(&mut self, now: Time, address: &PeerAddress) {
+        let Some(peer) = self.peers.known.get_mut(&address.engine) else { return };
+        peer.dialling = false;
+        if !peer.conns.is_empty() {
+            return;
+        }
+        if peer.dials >= self.config.dial_attempts {
+            self.lose_peer(now, &address.engine, Ending::PeerLost);
+        } else {
+            self.timers.set(Reason::Redial(address.engine.clone()), now + self.config.retry);
+        }
+    }
+
+    pub(crate) fn on_redial(&mut self, engine: &EngineId) {
+        let address = self.peers.known.get(engine).and_then(|peer| peer.address.clone());
+        if let Some(address) = address {
+            self.seek_peer(&address);
+        }
+    }
+
+    pub(crate) fn on_hello(
+        &mut self,
+        now: Time,
+        conn: ConnId,
+        version: u16,
+        engine: EngineId,
+        compat: Compat,
+    ) {
+        let mismatch = if version != VERSION {
+            Some(Mismatch::Version)
+        } else if compat != self.config.compat {
+            Some(Mismatch::Model)
+        } else {
+            None
+        };
+        if let Some(why) = mismatch {
+            self.out.push_back(Output::Send { conn, message: Message::Incompatible { why } });
+            self.refuse(now, conn, Ending::Incompatible);
+            return;
+        }
+        let engine = self.known_as(engine);
+        let state = self.peers.conns.get_mut(&conn).expect("looked up by the caller");
+        // A Hello is said once; another engine than the one dialled is a restart at the same address: the one dialled is gone.
+        let meant = state.dialled.as_ref().map(|address| address.engine.clone());
+        if state.peer.is_some() || engine == self.config.engine || meant.is_some_and(|meant| meant != engine)
+        {
+            self.refuse(now, conn, Ending::PeerLost);
+            return;
+        }
+        state.peer = Some(engine);
+        let welcome = Message::Welcome { metadata: self.config.metadata.clone(), blocks: self.config.blocks };
+        self.out.push_back(Output::Send { conn, message: welcome });
+    }
+
+    /// The engine itself: an incarnation is an engine of its own.
+    fn known_as(&mut self, engine: EngineId) -> EngineId {
+        if !self.config.mutation.is(Mutant::StaleIncarnationAccepted) {
+            return engine;
+        }
+        let same_name = self.peers.known.iter_mut().find(|(known, _)| known.name == engine.name);
+        same_name.map_or(engine, |(known, peer)| {
+            peer.path = Path::None;
+            known.clone()
+        })
+    }
+
+    pub(crate) fn on_welcome(&mut self, now: Time, conn: ConnId, metadata: Vec<u8>, blocks: u32) {
+        let state = self.peers.conns.get_mut(&conn).expect("looked up by the caller");
+        let Some(engine) = state.peer.clone().filter(|_| !state.welcomed) else {
+            self.refuse(now, conn, Ending::PeerLost);
+            return;
+        };
+        let room =
+            self.peers.known.len() < self.config.limits.peers || self.peers.known.contains_key(&engine);
+        let fenced = self.peers.known.get(&engine).is_none_or(|peer| peer.path != Path::Removing);
+        if !room || !fenced {
+            self.refuse(now, conn, Ending::PeerLost);
+            return;
+        }
+        state.welcomed = true;
+        self.timers.clear(&Reason::Handshake(conn));
+        self.timers.clear(&Reason::Grace(engine.clone()));
+        self.timers.clear(&Reason::Redial(engine.clone()));
+        let peer = self.peers.known.entry(engine.clone()).or_default();
+        peer.dials = 0;
+        peer.conns.push(conn);
+        if peer.path == Path::None {
+            peer.path = Path::Up;
+            peer.blocks = blocks;
+            self.out.push_back(Output::AddPath { engine: engine.clone(), metadata, blocks });
+        }
+        if peer.conns.len() > MAX_CONNS_PER_PEER {
+            let oldest = peer.conns.remove(0);
+            self.peers.conns.remove(&oldest);
+            self.out.push_back(Output::Close { conn: oldest });
+        }
+        self.resume_with(now, &engine);
+    }
+
+    /// Cuts a connection that broke the rules or does not fit. If it was dialled, whoever was meant is not to be had.
+    pub(crate) fn refuse(&mut self, now: Time, conn: ConnId, why: Ending) {
+        self.out.push_back(Output::Close { conn });
+        let Some(state) = self.drop_conn(now, conn) else { return };
+        if !state.welcomed
+            && let Some(address) = state.dialled
+            && self.peers.known.get(&address.engine).is_some_and(|peer| peer.conns.is_empty())
+        {
+            self.lose_peer(now, &address.engine, why);
+        }
+    }
+
+    pub(crate) fn on_closed(&mut self, now: Time, conn: ConnId) {
+        let Some(state) = self.drop_conn(now, conn) else { return };
+        if !state.welcomed
+            && let Some(address) = state.dialled
+        {
+            self.on_dial_failed(now, &address);
+        }
+    }
+
+    fn drop_conn(&mut self, now: Time, conn: ConnId) -> Option<Conn> {
+        let state = self.peers.conns.remove(&conn)?;
+        self.timers.clear(&Reason::Handshake(conn));
+        if let Some(engine) = state.ready() {
+            let peer = self.peers.known.get_mut(engine).expect("a ready connection has a peer");
+            peer.conns.retain(|known| *known != conn);
+            if peer.conns.is_empty() {
+                self.timers.set(Reason::Grace(engine.clone()), now + self.config.peer_grace);
+                if self.needs(engine) {
+                    self.on_redial(engine);
+                }
+            }
+        }
+        Some(state)
+    }
+
+    /// Nobody answers for this incarnation any more: everything with it ends, and its path is torn down.
+    pub(crate) fn lose_peer(&mut self, now: Time, engine: &EngineId, why: Ending) {
+        let Some(peer) = self.peers.known.get_mut(engine) else { return };
+        for conn in std::mem::take(&mut peer.conns) {
+            self.peers.conns.remove(&conn);
+            self.out.push_back(Output::Close { conn });
+        }
+        peer.dials = 0;
+        self.timers.clear(&Reason::Grace(engine.clone()));
+        self.timers.clear(&Reason::Redial(engine.clone()));
+        if peer.path == Path::Up {
+            peer.path = Path::Removing;
+            self.out.push_back(Output::RemovePath { engine: engine.clone() });
+        }
+        self.end_all_with(now, engine, why);
+        if self.peers.known.get(engine).is_some_and(|peer| peer.path == Path::None) {
+            self.forget_peer(engine);
+        }
+    }
+
+    /// The fence is there: what was quarantined because of this peer is free, and it may come back.
+    pub(crate) fn on_path_lost(&mut self, now: Time, engine: &EngineId) {
+        let Some(peer) = self.peers.known.get_mut(engine) else { return };
+        if peer.path == Path::Up {
+            // Torn down from the other end: there is nothing left to remove.
+            peer.path = Path::None;
+            self.lose_peer(now, engine, Ending::PeerLost);
+        }
+        self.release_fenced(engine);
+        self.forget_peer(engine);
+    }
+
+    fn forget_peer(&mut self, engine: &EngineId) {
+        self.peers.known.remove(engine);
+        self.timers.clear(&Reason::Grace(engine.clone()));
+        self.timers.clear(&Reason::Redial(engine.clone()));
+    }
+}
