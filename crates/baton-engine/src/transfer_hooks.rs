@@ -270,3 +270,6 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

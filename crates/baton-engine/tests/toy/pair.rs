@@ -366,12 +366,11 @@ impl Pair {
                 let place = format!("{:?} of {}", request.seq, NAMES[node]);
                 match answer.end.as_ref().unwrap_or_else(|| panic!("I8: {place} never ended")) {
                     End::Refused(_) => assert!(answer.tokens.is_empty()),
-                    End::Finished(FinishReason::Stop | FinishReason::Length, ..) => {
+                    End::Finished(FinishReason::Length, ..) => {
                         assert_eq!(answer.tokens, wanted, "I7: {place}");
                     }
-                    End::Finished(FinishReason::Aborted | FinishReason::Failed(_), ..) => {
-                        assert!(wanted.starts_with(&answer.tokens), "I7: {place}");
-                    }
+                    // Interrupted: nobody here has stop tokens.
+                    End::Finished(..) => assert!(wanted.starts_with(&answer.tokens), "I7: {place}"),
                 }
             }
             assert!(state.core.is_idle(), "I8: {}", NAMES[node]);
