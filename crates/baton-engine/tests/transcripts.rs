@@ -27,7 +27,9 @@ fn check(mode: TransferMode, expected: Expect) {
 
 #[test]
 fn a_pull() {
-    check(TransferMode::Pull, expect![[r#"
+    check(
+        TransferMode::Pull,
+        expect![[r#"
            0 P <- submit s0: 18 tokens, Pull x1 to a peer
            0 P -> step 1: s0 0..8 in [b0, b1]
           10 P <- stepped 1
@@ -52,12 +54,15 @@ fn a_pull() {
           60 D <- stepped 2
           60 D -> token 36 for s0
           60 D -> finished s0: Length, 18 prompt (0 cached, 18 received) + 3
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn a_push() {
-    check(TransferMode::Push, expect![[r#"
+    check(
+        TransferMode::Push,
+        expect![[r#"
            0 P <- submit s0: 18 tokens, Push x1 to a peer
            0 P -> step 1: s0 0..8 in [b0, b1]
            2 D <- submit s0: 18 tokens, Push x1 from P
@@ -90,5 +95,6 @@ fn a_push() {
           54 D <- stepped 2
           54 D -> token 36 for s0
           54 D -> finished s0: Length, 18 prompt (0 cached, 18 received) + 3
-    "#]]);
+    "#]],
+    );
 }
