@@ -2,7 +2,7 @@
 //!
 //! All decisions are `baton-routing`'s. This crate turns HTTP into the core's inputs and its outputs into HTTP.
 
-mod answer_filter;
+mod answer_gate;
 mod client_answer;
 mod conductor;
 pub mod config;
