@@ -124,9 +124,11 @@ impl BoundRouter {
         // Dropped, and so aborted, when this returns.
         let mut background = JoinSet::new();
         background.spawn(Arc::clone(&self.conductor).run_timer());
-        for (engine, client) in (0..).map(EngineKey).zip(&self.clients) {
+        let labels = self.config.labels();
+        for ((engine, client), label) in (0..).map(EngineKey).zip(&self.clients).zip(labels) {
             let prober = Prober {
                 engine,
+                label,
                 client: Arc::clone(client),
                 conductor: Arc::clone(&self.conductor),
                 interval: self.config.probe_interval(),
