@@ -42,7 +42,7 @@ impl Prober {
         loop {
             let finding = self.probe().await;
             let news = match &finding {
-                Finding::Ready(info) => format!("ready as {}", info.engine_id),
+                Finding::Ready(info) => format!("ready as {}, role {}", info.engine_id, info.role),
                 Finding::NotReady(status) => format!("not ready: {status}"),
                 Finding::Foreign(status) => format!("no Baton engine: {status}"),
                 Finding::Unreachable(why) => format!("out of reach: {why}"),
