@@ -219,7 +219,7 @@ fn one_transfer_serves_one_sequence() {
 #[test]
 fn random_games_end_with_the_right_words_and_empty_tables() {
     let mut totals = baton_engine::Counters::default();
-    for seed in 0..150 {
+    for seed in 0..1000 {
         let pair = random_game(seed, Mutation::NONE);
         for node in &pair.nodes {
             let counters = node.core.stats().counters;
@@ -256,6 +256,7 @@ fn random_games_catch_the_bugs_that_are_put_in() {
         let caught = (0..1000).find(|seed| {
             std::panic::catch_unwind(|| drop(random_game(*seed, Mutation::of(mutant)))).is_err()
         });
+        println!("{mutant:?} {caught:?}");
         assert!(caught.is_some(), "{mutant:?} goes unnoticed");
     }
 }
@@ -276,11 +277,14 @@ fn random_game(seed: u64, mutation: Mutation) -> Pair {
         };
         pair.start(Time::from_millis(dice.below(400)), job, TransferId(u128::from(i)));
     }
-    for _ in 0..dice.below(8) {
+    for _ in 0..dice.below(16) {
         let seq = SeqId(dice.below(16));
         let input = if dice.one_in(2) { Input::Abort { seq } } else { Input::Stop { seq } };
         let node = dice.below(2) as usize;
-        pair.at(Time::from_millis(dice.below(600)), node, Happening::Input(input));
+        pair.at(Time::from_millis(dice.below(600)), node, Happening::Input(Box::new(input)));
+    }
+    for _ in 0..dice.below(4) {
+        pair.at(Time::from_millis(dice.below(600)), 0, Happening::Cut);
     }
     pair.dice = Some(dice);
     pair.run_to_end();
