@@ -1,0 +1,83 @@
+//! What an operator sets: which engines there are, and the limits that bound everything (I11).
+
+use std::time::Duration;
+
+use baton_types::EngineRole;
+use serde::{Deserialize, Serialize};
+
+use crate::plan::Strategy;
+use crate::policy::PolicyKind;
+
+/// The configuration of a [`RouterCore`](crate::RouterCore).
+#[derive(Clone, Debug, PartialEq)]
+pub struct RoutingConfig {
+    /// The role of each engine; [`EngineKey`](crate::EngineKey)s index this list.
+    pub engines: Vec<EngineRole>,
+    pub strategy: Strategy,
+    pub policy: PolicyKind,
+    pub limits: Limits,
+}
+
+/// Every bound of the core. A limit that is reached is a defined output, never a surprise.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Requests that the router holds, waiting ones included; the next one is refused as overload.
+    pub max_requests: usize,
+    /// Of them, how many may wait before their first attempt.
+    pub max_queued: usize,
+    /// Live legs per engine.
+    pub max_legs_per_engine: usize,
+    /// Attempts per request, the first one included.
+    pub attempts: u32,
+    /// Longest wait for a free slot.
+    pub queue_ms: u64,
+    /// From the start of a leg to its connection.
+    pub connect_ms: u64,
+    /// From the connection of a prefill leg to its complete answer.
+    pub prefill_ms: u64,
+    /// From the connection of a streaming leg to its first byte.
+    pub first_byte_ms: u64,
+    /// From the connection of a leg that does not stream to its complete answer.
+    pub answer_ms: u64,
+    /// Longest silence in a stream.
+    pub idle_ms: u64,
+    /// How long a client may take nothing of a stream that has something for it.
+    pub client_stall_ms: u64,
+    /// Before a retry that has no fresh engine to go to; doubles with every attempt.
+    pub retry_pause_ms: u64,
+    /// How long an engine is avoided after its second failure in a row; doubles with every further one.
+    pub backoff_ms: u64,
+    /// The longest that an engine is avoided.
+    pub backoff_max_ms: u64,
+    /// Failed probes or connections in a row that make an engine unhealthy.
+    pub probe_failures: u32,
+}
+
+impl Limits {
+    pub(crate) fn queue(&self) -> Duration {
+        Duration::from_millis(self.queue_ms)
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_requests: 4096,
+            max_queued: 1024,
+            max_legs_per_engine: 256,
+            attempts: 3,
+            queue_ms: 30_000,
+            connect_ms: 2_000,
+            prefill_ms: 120_000,
+            first_byte_ms: 120_000,
+            answer_ms: 600_000,
+            idle_ms: 60_000,
+            client_stall_ms: 60_000,
+            retry_pause_ms: 100,
+            backoff_ms: 250,
+            backoff_max_ms: 5_000,
+            probe_failures: 3,
+        }
+    }
+}
