@@ -189,7 +189,8 @@ fn busy_processes(a: &mut Agent) -> OtherProcess {
     other.say("fill 3");
     other.say("flood");
     pump(&mut [&mut *a], |agents| !agents[0].notified().is_empty());
-    // They share the way, so that none of them ends before nearly all of their bytes are copied, which takes a second.
+    // They share the way, so that none of them ends before nearly all of their bytes are copied, which takes
+    // a second.
     for id in 0..POSTS as u64 {
         let post = post(id, Direction::Read, lists, all_blocks());
         a.transport.post(Post { notify: None, ..post }).unwrap();
