@@ -130,6 +130,25 @@ impl OtherProcess {
     }
 }
 
+impl OtherProcess {
+    /// Returns when none of its threads runs any more: the signal alone only asks for that.
+    fn stop(&self) {
+        self.signal(Signal::STOP);
+        let begin = Instant::now();
+        loop {
+            assert!(begin.elapsed() < SOON);
+            let tasks = std::fs::read_dir(format!("/proc/{}/task", self.process.id())).unwrap();
+            let stats = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap());
+            if stats
+                .into_iter()
+                .all(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T')))
+            {
+                return;
+            }
+        }
+    }
+}
+
 impl Drop for OtherProcess {
     fn drop(&mut self) {
         let _ = self.process.kill();
@@ -232,8 +251,7 @@ fn a_killed_process_is_lost_within_a_second() {
 fn a_stopped_process_is_not_lost_before_it_goes_on() {
     let mut a = agent("a", 1);
     let other = busy_processes(&mut a);
-    other.signal(Signal::STOP);
-    std::thread::sleep(Duration::from_millis(20));
+    other.stop();
     a.transport.remove_peer(&engine("b", 1));
     pump_for(&mut [&mut a], Duration::from_millis(500));
     assert_eq!(a.done().len() + a.failed().len(), POSTS, "our own posts end at once");
@@ -250,7 +268,7 @@ fn a_stopped_process_is_not_lost_before_it_goes_on() {
 fn a_stopped_process_is_lost_when_it_is_killed() {
     let mut a = agent("a", 1);
     let other = busy_processes(&mut a);
-    other.signal(Signal::STOP);
+    other.stop();
     a.transport.remove_peer(&engine("b", 1));
     pump_for(&mut [&mut a], Duration::from_millis(100));
     assert!(!a.has(&lost()));
