@@ -20,8 +20,16 @@ pub(crate) enum Item {
     Input(Input),
     /// An input that holds a share of some budget until it has been handled.
     Budgeted(Input, OwnedSemaphorePermit),
-    Stats(oneshot::Sender<Stats>),
+    Snapshot(oneshot::Sender<Snapshot>),
     Stop,
+}
+
+/// A moment of the engine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Snapshot {
+    pub stats: Stats,
+    /// Nothing is left to do for any client or peer.
+    pub idle: bool,
 }
 
 /// What becomes of a sequence: tokens, then one of the others, and nothing after it.
@@ -101,10 +109,10 @@ impl Inbox {
     }
 
     /// A moment of the engine; `None` if it has ended.
-    pub async fn stats(&self) -> Option<Stats> {
-        let (answer, stats) = oneshot::channel();
-        self.items.send(Item::Stats(answer)).await.ok()?;
-        stats.await.ok()
+    pub async fn snapshot(&self) -> Option<Snapshot> {
+        let (answer, snapshot) = oneshot::channel();
+        self.items.send(Item::Snapshot(answer)).await.ok()?;
+        snapshot.await.ok()
     }
 
     /// Ends the engine thread. A full inbox wakes it as well: see `EngineThread`, which sets its flag before.
