@@ -5,6 +5,12 @@ pub mod kv_memory;
 pub mod runner_emulated;
 pub mod weights;
 
+pub mod chat_template;
+pub mod detokenizer;
+pub mod fetch;
+pub mod stop;
+pub mod tokenizer;
+
 pub use cost_profile::CostProfile;
 pub use kv_memory::{KvMemory, KvMemoryError};
 pub use runner_emulated::{EmulatedModel, EmulatedRunner, Paced};
