@@ -127,7 +127,9 @@ impl Engine {
         // The inbox's senders live in links that this thread owns, so it never closes before the thread ends.
         match deadline {
             None => self.runtime.block_on(items.recv()),
-            Some(at) => self.runtime.block_on(tokio::time::timeout_at(at.into(), items.recv())).ok().flatten(),
+            Some(at) => {
+                self.runtime.block_on(tokio::time::timeout_at(at.into(), items.recv())).ok().flatten()
+            }
         }
     }
 
