@@ -276,8 +276,13 @@ async fn drain(inbox: &Inbox, faults: &mut Faults, limit: Duration) -> Result<()
     tracing::info!("draining");
     let idle = async {
         inbox.send(baton_engine::Input::Drain).await;
-        while inbox.snapshot().await.is_some_and(|snapshot| !snapshot.idle) {
-            tokio::time::sleep(DRAIN_POLL).await;
+        loop {
+            match inbox.snapshot().await {
+                Some(snapshot) if snapshot.idle => return,
+                Some(_) => tokio::time::sleep(DRAIN_POLL).await,
+                // The engine has died; the fault says why.
+                None => std::future::pending().await,
+            }
         }
     };
     tokio::select! {

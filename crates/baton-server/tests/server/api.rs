@@ -62,7 +62,12 @@ async fn wrong_requests_get_their_status_in_openai_s_shape() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bodies_have_a_limit_with_and_without_a_length() {
-    let server = TestServer::start(ServerConfig { max_body_bytes: 20_000, ..config(Memory) }).await;
+    let server = TestServer::start(ServerConfig {
+        max_body_bytes: 20_000,
+        kv_memory_bytes: Some(16 << 20),
+        ..config(Memory)
+    })
+    .await;
     let (status, _) =
         server.post("/v1/completions", &json!({"prompt": "x".repeat(10_000), "max_tokens": 1})).await;
     assert_eq!(status, StatusCode::OK, "off the async threads");
