@@ -224,7 +224,7 @@ impl Endpoint {
         let Some(state) = self.drop_conn(now, conn) else { return };
         if !state.welcomed
             && let Some(address) = state.dialled
-            && self.peers.known.get(&address.engine).is_some_and(|peer| peer.conns.is_empty())
+            && self.peers.known.get(&address.engine).is_none_or(|peer| peer.conns.is_empty())
         {
             self.lose_peer(now, &address.engine, why);
         }
@@ -257,17 +257,18 @@ impl Endpoint {
 
     /// Nobody answers for this incarnation any more: everything with it ends, and its path is torn down.
     pub(crate) fn lose_peer(&mut self, now: Time, engine: &EngineId, why: Ending) {
-        let Some(peer) = self.peers.known.get_mut(engine) else { return };
-        for conn in std::mem::take(&mut peer.conns) {
-            self.peers.conns.remove(&conn);
-            self.out.push_back(Output::Close { conn });
-        }
-        peer.dials = 0;
-        self.timers.clear(&Reason::Grace(engine.clone()));
-        self.timers.clear(&Reason::Redial(engine.clone()));
-        if peer.path == Path::Up {
-            peer.path = Path::Removing;
-            self.out.push_back(Output::RemovePath { engine: engine.clone() });
+        if let Some(peer) = self.peers.known.get_mut(engine) {
+            for conn in std::mem::take(&mut peer.conns) {
+                self.peers.conns.remove(&conn);
+                self.out.push_back(Output::Close { conn });
+            }
+            peer.dials = 0;
+            self.timers.clear(&Reason::Grace(engine.clone()));
+            self.timers.clear(&Reason::Redial(engine.clone()));
+            if peer.path == Path::Up {
+                peer.path = Path::Removing;
+                self.out.push_back(Output::RemovePath { engine: engine.clone() });
+            }
         }
         self.end_all_with(now, engine, why);
         if self.peers.known.get(engine).is_some_and(|peer| peer.path == Path::None) {
@@ -277,8 +278,9 @@ impl Endpoint {
 
     /// The fence is there: what was quarantined because of this peer is free, and it may come back.
     pub(crate) fn on_path_lost(&mut self, now: Time, engine: &EngineId) {
-        let Some(peer) = self.peers.known.get_mut(engine) else { return };
-        if peer.path == Path::Up {
+        if let Some(peer) = self.peers.known.get_mut(engine)
+            && peer.path != Path::Removing
+        {
             // Torn down from the other end: there is nothing left to remove.
             peer.path = Path::None;
             self.lose_peer(now, engine, Ending::PeerLost);

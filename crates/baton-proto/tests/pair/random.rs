@@ -1,0 +1,181 @@
+//! Anything at any time: the promises hold, and in the end nothing is left.
+
+use std::time::Duration;
+
+use baton_proto::{Input, codec};
+use baton_types::TransferId;
+use proptest::prelude::*;
+
+use crate::world::{FIRST_TOKEN, World, blocks, chain};
+
+/// One engine's command, or a fault.
+#[derive(Clone, Debug)]
+enum Step {
+    Offer(u8),
+    Fetch(u8),
+    Send(u8),
+    Finish(u8),
+    Receive(u8),
+    Expect(u8),
+    Cancel { node: usize, transfer: u8 },
+    Crash(usize),
+    Wait(u16),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let transfer = 0u8..6;
+    prop_oneof![
+        3 => transfer.clone().prop_map(Step::Offer),
+        3 => transfer.clone().prop_map(Step::Fetch),
+        3 => transfer.clone().prop_map(Step::Send),
+        4 => transfer.clone().prop_map(Step::Finish),
+        3 => transfer.clone().prop_map(Step::Receive),
+        2 => transfer.clone().prop_map(Step::Expect),
+        2 => (0usize..2, transfer).prop_map(|(node, transfer)| Step::Cancel { node, transfer }),
+        1 => (0usize..2).prop_map(Step::Crash),
+        6 => (0u16..4000).prop_map(Step::Wait),
+    ]
+}
+
+/// What the engines of this test remember of each transfer, so that they keep to the rules of the commands.
+#[derive(Default)]
+struct Engines {
+    /// Per side: the incarnation in which this transfer was named to the endpoint.
+    named: [[bool; 6]; 2],
+    expected: [bool; 6],
+    /// How many blocks of a push have been named in Progress.
+    sent: [Option<u32>; 6],
+}
+
+fn apply(world: &mut World, engines: &mut Engines, step: Step) {
+    let id = |n: u8| TransferId(u128::from(n) + 1);
+    let at = |n: u8| u32::from(n) * 10;
+    let mine = |n: u8| blocks(at(n)..at(n) + 3);
+    match step {
+        Step::Offer(n) | Step::Send(n) if engines.named[0][n as usize] => {
+            let _ = n;
+        }
+        Step::Offer(n) => {
+            engines.named[0][n as usize] = true;
+            let wanted = world.compute(0, id(n), &mine(n));
+            world.hold(0, id(n), &mine(n), true, wanted);
+            let chain = chain(at(n), 3);
+            world
+                .input(0, Input::Offer { transfer: id(n), chain, blocks: mine(n), first_token: FIRST_TOKEN });
+        }
+        Step::Send(n) => {
+            engines.named[0][n as usize] = true;
+            engines.sent[n as usize] = Some(0);
+            let wanted = world.compute(0, id(n), &mine(n));
+            world.hold(0, id(n), &mine(n), true, wanted);
+            world.input(0, Input::Send { transfer: id(n), chain: chain(at(n), 3) });
+        }
+        Step::Finish(n) => {
+            let Some(done) = engines.sent[n as usize] else { return };
+            // An engine whose transfer has ended stops naming it.
+            if world.nodes[0].endings.contains_key(&id(n)) {
+                engines.sent[n as usize] = None;
+                return;
+            }
+            if done < 3 {
+                engines.sent[n as usize] = Some(done + 1);
+                let blocks = blocks(at(n) + done..at(n) + done + 1);
+                world.input(0, Input::Progress { transfer: id(n), blocks });
+            } else {
+                engines.sent[n as usize] = None;
+                world.input(0, Input::Complete { transfer: id(n), first_token: FIRST_TOKEN });
+            }
+        }
+        Step::Expect(n) => {
+            if engines.named[1][n as usize] || engines.expected[n as usize] {
+                return;
+            }
+            engines.expected[n as usize] = true;
+            world.hold(1, id(n), &[], false, Vec::new());
+            let peer = world.address(0);
+            world.input(1, Input::Expect { transfer: id(n), peer });
+        }
+        Step::Fetch(n) | Step::Receive(n) => {
+            let over = world.nodes[1].endings.contains_key(&id(n));
+            if engines.named[1][n as usize] || over {
+                return;
+            }
+            engines.named[1][n as usize] = true;
+            let wanted = (0..3).map(|i| id(n).0 as u64 * 1000 + i).collect();
+            world.hold(1, id(n), &mine(n), false, wanted);
+            let (peer, chain, blocks) = (world.address(0), chain(at(n), 3), mine(n));
+            let input = if matches!(step, Step::Fetch(_)) {
+                Input::Fetch { transfer: id(n), peer, chain, first_block: 0, blocks }
+            } else {
+                Input::Receive { transfer: id(n), peer, chain, first_block: 0, blocks }
+            };
+            world.input(1, input);
+        }
+        Step::Cancel { node, transfer } => {
+            engines.sent[transfer as usize].take_if(|_| node == 0);
+            world.input(node, Input::Cancel { transfer: id(transfer) });
+        }
+        Step::Crash(node) => {
+            world.crash(node);
+            let pause = world.random(2000);
+            let until = world.now + Duration::from_millis(pause);
+            world.run(until);
+            world.start(node);
+            world.nodes[node].endings.clear();
+            // The new incarnation starts with nothing; the ids of the old one are not used again.
+            engines.named[node] = [true; 6];
+            if node == 0 {
+                engines.sent = [None; 6];
+            } else {
+                engines.expected = [true; 6];
+            }
+        }
+        Step::Wait(ms) => {
+            let until = world.now + Duration::from_millis(u64::from(ms));
+            world.run(until);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happens_each_transfer_ends_once_and_nothing_is_left(
+        seed: u64, delay in 1u64..900, steps in prop::collection::vec(step(), 1..60),
+    ) {
+        let mut world = World::new(&["P", "D"], seed, delay);
+        let mut engines = Engines::default();
+        for step in steps {
+            apply(&mut world, &mut engines, step);
+        }
+        // An engine ends what it began: what is still computing or queued is given up.
+        for n in 0..6 {
+            for node in 0..2 {
+                world.input(node, Input::Cancel { transfer: TransferId(n + 1) });
+            }
+        }
+        let until = world.now + Duration::from_secs(60);
+        world.run(until);
+        world.assert_drained();
+    }
+
+    #[test]
+    fn every_frame_decodes_or_is_a_fault(frame in prop::collection::vec(any::<u8>(), 0..200)) {
+        if let Ok(message) = codec::decode(&frame) {
+            prop_assert_eq!(codec::encode(&message), frame);
+        }
+    }
+
+    #[test]
+    fn strangers_learn_nothing_and_break_nothing(frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..60), 0..20)) {
+        let mut world = World::new(&["P", "D"], 1, 1);
+        let conn = baton_proto::ConnId(1_000_000);
+        world.input(0, Input::Accepted { conn });
+        for frame in frames {
+            world.input(0, Input::Received { conn, frame });
+        }
+        world.input(0, Input::Closed { conn });
+        prop_assert!(!world.log.contains("Granted") && !world.log.contains("Welcome"), "{}", world.log);
+    }
+}

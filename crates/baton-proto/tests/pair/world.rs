@@ -1,0 +1,399 @@
+//! Engines that are only endpoints: a network with delays, memories of one number a block, and a virtual clock.
+//!
+//! The world holds the endpoints to their promises while it runs them: a block that was let go of is filled with rubbish at once,
+//! and a byte that lands in such a block is a failure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use baton_proto::{
+    Compat, Config, ConnId, Direction, Ending, Endpoint, Event, Input, Output, PeerAddress, PostId, codec,
+};
+use baton_types::{
+    BlockChain, BlockHash, BlockId, CacheSalt, EngineId, EngineName, Time, TokenId, TransferId,
+};
+
+pub const FIRST_TOKEN: TokenId = TokenId(42);
+const RUBBISH: u64 = u64::MAX;
+
+pub struct World {
+    pub now: Time,
+    pub nodes: Vec<Node>,
+    /// Both ends of each connection: node and number there.
+    conns: BTreeMap<(usize, ConnId), (usize, ConnId)>,
+    last_arrival: BTreeMap<(usize, ConnId), Time>,
+    queue: BTreeMap<(Time, u64), Happening>,
+    next: u64,
+    random: u64,
+    max_delay_ms: u64,
+    pub log: String,
+}
+
+pub struct Node {
+    pub name: &'static str,
+    pub endpoint: Option<Endpoint>,
+    pub incarnation: u64,
+    pub memory: Vec<u64>,
+    /// Blocks that a peer, or a post, may touch at the moment, by transfer.
+    open: BTreeMap<TransferId, Vec<BlockId>>,
+    /// Transfers for which the engine was told an ending, and whether Released is still owed.
+    pub endings: BTreeMap<TransferId, Ending>,
+    owed: BTreeSet<TransferId>,
+    pub ready: BTreeMap<TransferId, (usize, Option<TokenId>)>,
+    source: BTreeSet<TransferId>,
+    wanted: BTreeMap<TransferId, Vec<u64>>,
+}
+
+enum Happening {
+    Input(usize, u64, Input),
+    /// Bytes of a post leave one memory and reach the other; then the post is over.
+    Move {
+        node: usize,
+        incarnation: u64,
+        post: PostId,
+        peer: EngineId,
+        direction: Direction,
+        pairs: Vec<(BlockId, BlockId)>,
+        notify: Option<Vec<u8>>,
+    },
+}
+
+impl World {
+    pub fn new(names: &[&'static str], seed: u64, max_delay_ms: u64) -> Self {
+        let mut world = Self {
+            now: Time::ZERO,
+            nodes: Vec::new(),
+            conns: BTreeMap::new(),
+            last_arrival: BTreeMap::new(),
+            queue: BTreeMap::new(),
+            next: 0,
+            random: seed,
+            max_delay_ms,
+            log: String::new(),
+        };
+        for name in names {
+            let node = Node {
+                name,
+                endpoint: None,
+                incarnation: 0,
+                memory: Vec::new(),
+                open: BTreeMap::new(),
+                endings: BTreeMap::new(),
+                owed: BTreeSet::new(),
+                ready: BTreeMap::new(),
+                source: BTreeSet::new(),
+                wanted: BTreeMap::new(),
+            };
+            world.nodes.push(node);
+            world.start(world.nodes.len() - 1);
+        }
+        world
+    }
+
+    pub fn random(&mut self, below: u64) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % below.max(1)
+    }
+
+    /// (Re)starts a node with an empty memory and a new incarnation.
+    pub fn start(&mut self, node: usize) {
+        self.nodes[node].incarnation += 1;
+        let mut config = Config::new(self.id(node), Compat([7; 16]), vec![node as u8], 64);
+        config.lease = Duration::from_millis(3000);
+        config.heartbeat = Duration::from_millis(500);
+        config.retry = Duration::from_millis(200);
+        config.register_timeout = Duration::from_millis(8000);
+        config.peer_grace = Duration::from_millis(800);
+        let state = &mut self.nodes[node];
+        state.endpoint = Some(Endpoint::new(config));
+        state.memory = vec![0; 64];
+        state.open.clear();
+        state.owed.clear();
+    }
+
+    /// The process dies: its peers see their connections close and, as the fence, their paths lost.
+    pub fn crash(&mut self, node: usize) {
+        let dead = self.id(node);
+        self.note(node, "crashes");
+        self.nodes[node].endpoint = None;
+        let gone: Vec<_> =
+            self.conns.iter().filter(|((n, _), _)| *n == node).map(|(a, b)| (*a, *b)).collect();
+        for (ours, (peer, conn)) in gone {
+            self.conns.remove(&ours);
+            self.conns.remove(&(peer, conn));
+            self.send_after(peer, Input::Closed { conn });
+        }
+        for peer in (0..self.nodes.len()).filter(|peer| *peer != node) {
+            self.send_after(peer, Input::PathLost { engine: dead.clone() });
+        }
+    }
+
+    pub fn id(&self, node: usize) -> EngineId {
+        EngineId::new(EngineName::new(self.nodes[node].name).unwrap(), self.nodes[node].incarnation)
+    }
+
+    pub fn address(&self, node: usize) -> PeerAddress {
+        PeerAddress { engine: self.id(node), host: self.nodes[node].name.into(), port: 1 }
+    }
+
+    /// Fills the source's blocks with numbers that belong to this transfer.
+    pub fn compute(&mut self, node: usize, transfer: TransferId, blocks: &[BlockId]) -> Vec<u64> {
+        blocks
+            .iter()
+            .enumerate()
+            .map(|(i, block)| {
+                let content = transfer.0 as u64 * 1000 + i as u64;
+                self.nodes[node].memory[block.index()] = content;
+                content
+            })
+            .collect()
+    }
+
+    pub fn hold(
+        &mut self,
+        node: usize,
+        transfer: TransferId,
+        blocks: &[BlockId],
+        source: bool,
+        wanted: Vec<u64>,
+    ) {
+        let state = &mut self.nodes[node];
+        state.open.insert(transfer, blocks.to_vec());
+        state.owed.insert(transfer);
+        if source {
+            state.source.insert(transfer);
+        } else {
+            state.wanted.insert(transfer, wanted);
+        }
+    }
+
+    pub fn input(&mut self, node: usize, input: Input) {
+        let now = self.now;
+        let Some(endpoint) = &mut self.nodes[node].endpoint else { return };
+        endpoint.handle_input(now, input);
+        let mut outputs = Vec::new();
+        while let Some(output) = endpoint.poll_output() {
+            outputs.push(output);
+        }
+        endpoint.check();
+        for output in outputs {
+            self.output(node, output);
+        }
+    }
+
+    fn output(&mut self, node: usize, output: Output) {
+        match output {
+            Output::Event(event) => self.event(node, event),
+            Output::Dial { address } => self.dial(node, address),
+            Output::Send { conn, message } => {
+                self.note(node, &format!("says {message:?}"));
+                let Some((peer, peer_conn)) = self.conns.get(&(node, conn)).copied() else { return };
+                let frame = codec::encode(&message);
+                let at = self
+                    .later()
+                    .max(self.last_arrival.get(&(peer, peer_conn)).copied().unwrap_or(Time::ZERO));
+                self.last_arrival.insert((peer, peer_conn), at);
+                self.push(at, peer, Input::Received { conn: peer_conn, frame });
+            }
+            Output::Close { conn } => {
+                if let Some((peer, peer_conn)) = self.conns.remove(&(node, conn)) {
+                    self.conns.remove(&(peer, peer_conn));
+                    self.send_after(peer, Input::Closed { conn: peer_conn });
+                }
+            }
+            Output::AddPath { .. } => {}
+            Output::RemovePath { engine } => self.send_after(node, Input::PathLost { engine }),
+            Output::Post { post, engine, direction, pairs, notify } => {
+                self.note(node, &format!("posts {direction:?} of {pairs:?}"));
+                let at = self.later();
+                let incarnation = self.nodes[node].incarnation;
+                let happening =
+                    Happening::Move { node, incarnation, post, peer: engine, direction, pairs, notify };
+                self.next += 1;
+                self.queue.insert((at, self.next), happening);
+            }
+        }
+    }
+
+    fn dial(&mut self, node: usize, address: PeerAddress) {
+        let peer = self.nodes.iter().position(|other| other.name == address.host);
+        let alive = peer.filter(|peer| self.nodes[*peer].endpoint.is_some());
+        let Some(peer) = alive else {
+            self.send_after(node, Input::DialFailed { address });
+            return;
+        };
+        self.next += 2;
+        let (ours, theirs) = (ConnId(self.next), ConnId(self.next + 1));
+        self.conns.insert((node, ours), (peer, theirs));
+        self.conns.insert((peer, theirs), (node, ours));
+        let at = self.later();
+        // Nothing overtakes the opening of its own connection.
+        self.last_arrival.insert((node, ours), at);
+        self.last_arrival.insert((peer, theirs), at);
+        self.push(at, node, Input::Connected { address, conn: ours });
+        self.push(at, peer, Input::Accepted { conn: theirs });
+    }
+
+    fn event(&mut self, node: usize, event: Event) {
+        self.note(node, &format!("hears {event:?}"));
+        let state = &mut self.nodes[node];
+        match event {
+            Event::Ready { transfer, covered, first_token } => {
+                assert!(state.owed.remove(&transfer), "I4: {transfer:?} ends twice at {}", state.name);
+                let blocks = state.open.remove(&transfer).unwrap();
+                let held: Vec<u64> = blocks.iter().map(|block| state.memory[block.index()]).collect();
+                let missing = state.wanted[&transfer].len() - blocks.len();
+                let covered_here = covered - missing;
+                assert_eq!(
+                    held[..covered_here],
+                    state.wanted[&transfer][missing..covered],
+                    "wrong bytes for {transfer:?}"
+                );
+                state.ready.insert(transfer, (covered, first_token));
+                state.endings.insert(transfer, Ending::Done);
+            }
+            Event::Failed { transfer, why, quarantined } => {
+                assert!(
+                    !state.endings.contains_key(&transfer),
+                    "I4: {transfer:?} ends twice at {}",
+                    state.name
+                );
+                state.endings.insert(transfer, why);
+                if !quarantined {
+                    self.let_go(node, transfer);
+                }
+            }
+            Event::Released { transfer, why } => {
+                if state.source.contains(&transfer) {
+                    assert!(
+                        !state.endings.contains_key(&transfer),
+                        "I4: {transfer:?} ends twice at {}",
+                        state.name
+                    );
+                    state.endings.insert(transfer, why);
+                }
+                self.let_go(node, transfer);
+            }
+        }
+    }
+
+    fn let_go(&mut self, node: usize, transfer: TransferId) {
+        let state = &mut self.nodes[node];
+        assert!(state.owed.remove(&transfer), "I4: {transfer:?} is released twice at {}", state.name);
+        for block in state.open.remove(&transfer).unwrap_or_default() {
+            state.memory[block.index()] = RUBBISH;
+        }
+    }
+
+    fn later(&mut self) -> Time {
+        let delay = self.random(self.max_delay_ms * 1000);
+        self.now + Duration::from_micros(delay)
+    }
+
+    fn send_after(&mut self, node: usize, input: Input) {
+        let at = self.later();
+        self.push(at, node, input);
+    }
+
+    fn push(&mut self, at: Time, node: usize, input: Input) {
+        self.next += 1;
+        let incarnation = self.nodes[node].incarnation;
+        self.queue.insert((at, self.next), Happening::Input(node, incarnation, input));
+    }
+
+    /// Runs until `until`, or until nothing is left to happen before it.
+    pub fn run(&mut self, until: Time) {
+        loop {
+            let timer = self
+                .nodes
+                .iter()
+                .enumerate()
+                .filter_map(|(i, node)| Some((node.endpoint.as_ref()?.poll_timeout()?.0, i)))
+                .min();
+            let event = self.queue.keys().next().copied();
+            let timer_first = match (event, timer) {
+                (Some((at, _)), Some((due, _))) => due < at,
+                (event, _) => event.is_none(),
+            };
+            if timer_first {
+                let Some((due, node)) = timer.filter(|(due, _)| *due <= until) else { break };
+                self.now = self.now.max(due);
+                self.input(node, Input::Tick);
+            } else {
+                let key = event.expect("an event comes first");
+                if key.0 > until {
+                    break;
+                }
+                self.now = self.now.max(key.0);
+                let happening = self.queue.remove(&key).expect("just seen");
+                self.happen(happening);
+            }
+        }
+        self.now = self.now.max(until);
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Input(node, incarnation, input) => {
+                if self.nodes[node].incarnation == incarnation {
+                    self.input(node, input);
+                }
+            }
+            Happening::Move { node, incarnation, post, peer, direction, pairs, notify } => {
+                if self.nodes[node].incarnation != incarnation || self.nodes[node].endpoint.is_none() {
+                    return;
+                }
+                let other = self.nodes.iter().position(|n| n.name == peer.name.as_str()).unwrap();
+                let ok = self.id(other) == peer && self.nodes[other].endpoint.is_some();
+                if ok {
+                    for (ours, theirs) in pairs {
+                        match direction {
+                            Direction::Read => self.copy(other, theirs, node, ours),
+                            Direction::Write => self.copy(node, ours, other, theirs),
+                        }
+                    }
+                    if let Some(bytes) = notify {
+                        let engine = self.id(node);
+                        self.send_after(other, Input::Notified { engine, bytes });
+                    }
+                }
+                self.send_after(node, Input::Moved { post, ok });
+            }
+        }
+    }
+
+    fn copy(&mut self, from: usize, from_block: BlockId, to: usize, to_block: BlockId) {
+        let open = self.nodes[to].open.values().any(|blocks| blocks.contains(&to_block));
+        assert!(open, "I3: a byte lands in {to_block:?} of {}, which was let go of", self.nodes[to].name);
+        self.nodes[to].memory[to_block.index()] = self.nodes[from].memory[from_block.index()];
+    }
+
+    fn note(&mut self, node: usize, what: &str) {
+        self.log += &format!("{:>9.3} {} {what}\n", self.now.0 as f64 / 1e6, self.nodes[node].name);
+    }
+
+    /// I8: after a time without faults nothing is left anywhere.
+    pub fn assert_drained(&self) {
+        for node in &self.nodes {
+            assert!(node.owed.is_empty(), "I8: {} still waits for {:?}\n{}", node.name, node.owed, self.log);
+            let Some(endpoint) = &node.endpoint else { continue };
+            let census = endpoint.census();
+            let left =
+                census.leases + census.transfers + census.registrations + census.posts + census.farewells;
+            assert_eq!(left, 0, "I8: {} still has {census:?}\n{}", node.name, self.log);
+        }
+    }
+}
+
+/// The chain of a prompt that only this number determines.
+pub fn chain(prompt: u32, blocks: usize) -> Vec<BlockHash> {
+    let tokens: Vec<TokenId> = (0..blocks as u32 * 4).map(|i| TokenId(prompt + i)).collect();
+    BlockChain::new(&CacheSalt::default(), 4, &tokens).hashes().to_vec()
+}
+
+pub fn blocks(range: std::ops::Range<u32>) -> Vec<BlockId> {
+    range.map(BlockId).collect()
+}
