@@ -11,7 +11,7 @@ use crate::byte_tokenizer::ByteTokenizer;
 use crate::config::{EmulatedChoice, ModelChoice, ServerConfig};
 use crate::error::ServerError;
 use crate::text::Text;
-use crate::transfer_link;
+use crate::{model_files, transfer_link};
 
 /// Without a configured size, at most this much KV.
 const DEFAULT_KV_BYTES: u64 = 1 << 30;
@@ -66,15 +66,21 @@ fn load_emulated(config: &ServerConfig, choice: &EmulatedChoice) -> Result<Loade
         let known: Vec<&str> = CostProfile::names().collect();
         ServerError::Config(format!("no profile {:?}; there are {}", choice.profile, known.join(", ")))
     })?;
+    let mut model = choice.model;
+    let text = match &choice.tokenizer {
+        None => Text::Bytes(ByteTokenizer::new(model.vocab)),
+        Some(source) => model_files::text(&model_files::fetch(source)?)?,
+    };
+    model.vocab = u32::try_from(text.vocab_size()).unwrap_or(u32::MAX);
     let memory = allocate(config, layout)?;
-    let runner = EmulatedRunner::new(choice.model, memory.clone()).map_err(model_error)?;
+    let runner = EmulatedRunner::new(model, memory.clone()).map_err(model_error)?;
     Ok(Loaded {
         runner: Box::new(Paced { runner, profile }),
-        text: Text::Bytes(ByteTokenizer::new(choice.model.vocab)),
+        text,
         region: memory.region().clone(),
         layout: memory.layout().clone(),
         blocks: memory.num_blocks(),
-        fingerprint: choice.model.fingerprint(),
+        fingerprint: model.fingerprint(),
         max_model_len: config.max_model_len.unwrap_or(EMULATED_CONTEXT),
         name: "emulated".to_owned(),
     })

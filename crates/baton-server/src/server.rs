@@ -237,6 +237,7 @@ fn core_config(
         max_receiving: config.max_receiving as usize,
         prefix_cache: config.prefix_cache,
         on_lost_kv: config.on_lost_kv.into(),
+        kv_timeout: Duration::from_millis(config.kv_timeout_ms),
         model: loaded.fingerprint.clone(),
         ..defaults
     }
