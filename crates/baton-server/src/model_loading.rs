@@ -5,7 +5,7 @@ use std::sync::Arc;
 use baton_engine::ModelRunner;
 use baton_model::{CostProfile, EmulatedRunner, KvMemory, Paced};
 use baton_proto::Compat;
-use baton_types::{KvDtype, KvLayout, KvOrder, MemoryRegion};
+use baton_types::{KvDtype, KvLayout, KvOrder, MemoryRegion, TokenId};
 
 use crate::byte_tokenizer::ByteTokenizer;
 use crate::config::{EmulatedChoice, ModelChoice, ServerConfig};
@@ -24,6 +24,10 @@ const EMULATED_CONTEXT: u32 = 32_768;
 pub(crate) struct Loaded {
     pub runner: Box<dyn ModelRunner>,
     pub text: Text,
+    /// Ids below it are tokens of both model and tokenizer.
+    pub vocab: usize,
+    /// The tokens that end an answer.
+    pub eos: Vec<TokenId>,
     pub region: Arc<dyn MemoryRegion>,
     pub layout: KvLayout,
     pub blocks: u32,
@@ -76,6 +80,8 @@ fn load_emulated(config: &ServerConfig, choice: &EmulatedChoice) -> Result<Loade
     let runner = EmulatedRunner::new(model, memory.clone()).map_err(model_error)?;
     Ok(Loaded {
         runner: Box::new(Paced { runner, profile }),
+        vocab: text.vocab_size(),
+        eos: text.eos().to_vec(),
         text,
         region: memory.region().clone(),
         layout: memory.layout().clone(),

@@ -206,7 +206,8 @@ async fn start(
         EngineThread::spawn(core, links, inbox.clone(), items, reporter).map_err(ServerError::Thread)?;
     let serving = Serving {
         inbox,
-        eos: loaded.text.eos().to_vec(),
+        vocab: loaded.vocab,
+        eos: loaded.eos,
         text: Arc::new(loaded.text),
         identity: identity(config, &engine, port),
         info: engine_info(config, &engine, &loaded.name, port, max_len),

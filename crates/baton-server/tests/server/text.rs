@@ -15,7 +15,10 @@ fn write_tokenizer(directory: &Path) {
     let mut next = 256;
     let mut vocabulary = serde_json::Map::new();
     for byte in 0..256 {
-        let code = if printable(byte) { byte } else { std::mem::replace(&mut next, next + 1) };
+        let mut code = byte;
+        if !printable(byte) {
+            (code, next) = (next, next + 1);
+        }
         vocabulary.insert(char::from_u32(code).unwrap().to_string(), byte.into());
     }
     vocabulary.insert("<end>".to_owned(), 256.into());
