@@ -1,0 +1,186 @@
+//! Where a setting comes from: the flag, else the environment, else the file, else the default.
+//!
+//! Every setting is declared once, as a flag. `--kv-memory` of `baton serve` is also `BATON_SERVE_KV_MEMORY` and the key
+//! `kv-memory` in the table `[serve]`: the file's values become the flags' defaults, so that they are read by the same
+//! parsers, and the precedence is clap's own.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, Command, CommandFactory, Error, FromArgMatches};
+use toml::{Table, Value};
+
+use crate::args::Cli;
+
+/// The file's name is no key of the file.
+const CONFIG: &str = "config";
+
+/// Reads the command line, with the environment and the file behind it.
+///
+/// # Errors
+/// What the user must be told: wrong settings, or the text of `--help` and `--version`.
+pub fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Cli, Error> {
+    let argv: Vec<OsString> = argv.into_iter().collect();
+    let command = with_environment(Cli::command());
+    // A first look, for the file's name alone: what the command line lacks may be in the file.
+    let matches = with_nothing_required(command.clone()).try_get_matches_from(&argv)?;
+    let Some(path) = matches.get_one::<PathBuf>(CONFIG) else {
+        return Cli::from_arg_matches(&command.try_get_matches_from(&argv)?);
+    };
+    let mut shown = command.clone();
+    let file = File::read(path, &command).map_err(|text| shown.error(ErrorKind::InvalidValue, text))?;
+    let matches =
+        file.apply(command).try_get_matches_from(&argv).map_err(|error| file.blame(error, shown))?;
+    Cli::from_arg_matches(&matches)
+}
+
+/// The environment variable of a setting; `command` is empty for those of all commands.
+pub fn variable(command: &str, flag: &str) -> String {
+    let name = if command.is_empty() { format!("BATON_{flag}") } else { format!("BATON_{command}_{flag}") };
+    name.replace('-', "_").to_uppercase()
+}
+
+/// Every environment variable that sets something.
+pub fn variables() -> Vec<String> {
+    let command = Cli::command();
+    let of = |table: &Command, name: &str| -> Vec<String> {
+        flags(table).map(|flag| variable(name, flag)).collect()
+    };
+    let mut variables = of(&command, "");
+    variables.extend(command.get_subcommands().flat_map(|table| of(table, table.get_name())));
+    variables
+}
+
+fn with_environment(command: Command) -> Command {
+    let name_variables = |command: Command, name: &str| {
+        command.mut_args(|arg| match settable(&arg) {
+            true => {
+                let variable = variable(name, arg.get_long().unwrap_or_default());
+                arg.env(variable)
+            }
+            false => arg,
+        })
+    };
+    name_variables(command, "").mut_subcommands(|table| {
+        let name = table.get_name().to_owned();
+        name_variables(table, &name)
+    })
+}
+
+fn with_nothing_required(command: Command) -> Command {
+    command.mut_subcommands(|table| table.mut_args(|arg| arg.required(false)))
+}
+
+/// Whether a flag holds a setting, as `--help` does not.
+fn settable(arg: &Arg) -> bool {
+    arg.get_long().is_some() && arg.get_action().takes_values()
+}
+
+fn flags(table: &Command) -> impl Iterator<Item = &str> {
+    table.get_arguments().filter(|arg| settable(arg)).filter_map(Arg::get_long)
+}
+
+/// A configuration file whose keys are all known; the values are still text, for the flags' parsers.
+#[derive(Debug)]
+struct File {
+    path: PathBuf,
+    /// By table, the empty one for the settings of all commands, and by key.
+    tables: BTreeMap<String, BTreeMap<String, Vec<String>>>,
+}
+
+impl File {
+    fn read(path: &Path, command: &Command) -> Result<Self, String> {
+        let shown = path.display();
+        let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read {shown}: {e}"))?;
+        let root: Table = text.parse().map_err(|e| format!("{shown}: {e}"))?;
+        let mut tables = BTreeMap::new();
+        let mut everywhere = Table::new();
+        for (key, value) in root {
+            match (command.find_subcommand(&key), value) {
+                (Some(table), Value::Table(values)) => {
+                    tables.insert(
+                        key,
+                        texts(table, &values).map_err(|e| format!("{shown}: [{}] {e}", table.get_name()))?,
+                    );
+                }
+                (Some(_), _) => return Err(format!("{shown}: `{key}` must be a table: [{key}]")),
+                (None, Value::Table(_)) => {
+                    let known: Vec<String> =
+                        command.get_subcommands().map(|c| format!("[{}]", c.get_name())).collect();
+                    return Err(format!(
+                        "{shown}: unknown table [{key}]; the tables are {}",
+                        known.join(", ")
+                    ));
+                }
+                (None, value) => drop(everywhere.insert(key, value)),
+            }
+        }
+        tables.insert(String::new(), texts(command, &everywhere).map_err(|e| format!("{shown}: {e}"))?);
+        Ok(Self { path: path.to_owned(), tables })
+    }
+
+    /// Makes the file's values the flags' defaults.
+    fn apply(&self, command: Command) -> Command {
+        let set = |command: Command, name: &str| match self.tables.get(name) {
+            None => command,
+            Some(values) => command.mut_args(|arg| match arg.get_long().and_then(|flag| values.get(flag)) {
+                None => arg,
+                Some(texts) => arg.required(false).default_values(texts.clone()),
+            }),
+        };
+        set(command, "").mut_subcommands(|table| {
+            let name = table.get_name().to_owned();
+            set(table, &name)
+        })
+    }
+
+    /// Names the file in an error about one of its values: clap knows only flags.
+    fn blame(&self, error: Error, mut command: Command) -> Error {
+        let (Some(ContextValue::String(arg)), Some(ContextValue::String(value))) =
+            (error.get(ContextKind::InvalidArg), error.get(ContextKind::InvalidValue))
+        else {
+            return error;
+        };
+        let flag = arg.trim_start_matches('-').split([' ', '=', '[']).next().unwrap_or_default();
+        let ours =
+            self.tables.iter().find(|(_, keys)| keys.get(flag).is_some_and(|texts| texts.contains(value)));
+        let Some((table, _)) = ours else { return error };
+        let place = if table.is_empty() { String::new() } else { format!(" in [{table}]") };
+        let reason = std::error::Error::source(&error).map(|e| format!(": {e}")).unwrap_or_default();
+        let text = format!("{}: bad value {value:?} of `{flag}`{place}{reason}", self.path.display());
+        command.error(error.kind(), text)
+    }
+}
+
+/// The values of one table, if all its keys are flags of the command.
+fn texts(table: &Command, values: &Table) -> Result<BTreeMap<String, Vec<String>>, String> {
+    let known: Vec<&str> = flags(table).filter(|flag| *flag != CONFIG).collect();
+    let read = |(key, value): (&String, &Value)| {
+        if !known.contains(&key.as_str()) {
+            return Err(unknown(key, &known));
+        }
+        let texts = match value {
+            Value::Array(items) => items.iter().map(|item| text(key, item)).collect(),
+            value => text(key, value).map(|text| vec![text]),
+        };
+        Ok((key.clone(), texts?))
+    };
+    values.iter().map(read).collect()
+}
+
+fn text(key: &str, value: &Value) -> Result<String, String> {
+    match value {
+        Value::String(text) => Ok(text.clone()),
+        Value::Integer(_) | Value::Float(_) | Value::Boolean(_) => Ok(value.to_string()),
+        _ => Err(format!("the value of `{key}` must be a text, a number, true or false, or a list of them")),
+    }
+}
+
+fn unknown(key: &str, known: &[&str]) -> String {
+    match known.iter().find(|flag| **flag == key.replace('_', "-").to_lowercase()) {
+        Some(flag) => format!("unknown key `{key}`; did you mean `{flag}`?"),
+        None => format!("unknown key `{key}`; known are {}", known.join(", ")),
+    }
+}

@@ -1,0 +1,188 @@
+//! Starts the processes in order, watches them, and stops them in the opposite order.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use futures_util::future::{join_all, select_all};
+use tokio::time::timeout;
+
+use super::banner::{Banner, Place};
+use super::child::{self, Child};
+use super::health::all_healthy;
+use super::log_lines::Sink;
+use super::plan::{Plan, Process};
+use super::screen::Screen;
+use super::signals::Signals;
+use crate::args::UpArgs;
+
+/// The running system. Children that are still there when it is dropped are killed.
+#[derive(Debug)]
+pub struct Supervisor {
+    program: OsString,
+    engines: Vec<Child>,
+    router: Option<Child>,
+    screen: Arc<Screen>,
+    log_dir: Option<PathBuf>,
+    start_timeout: Duration,
+    stop_timeout: Duration,
+}
+
+/// Why a system ended before it was asked to.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    #[error("{name} (pid {pid}) {}", child::describe(*status))]
+    Died { name: String, pid: u32, status: ExitStatus, last_lines: Vec<String> },
+    #[error("{0:#}")]
+    Start(#[from] anyhow::Error),
+}
+
+/// The way to stop that everybody expects.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Asked;
+
+impl Supervisor {
+    /// # Errors
+    /// If this program cannot find itself, or the directory for the logs cannot be made.
+    pub fn new(args: &UpArgs, screen: Screen) -> Result<Self> {
+        if let Some(dir) = &args.log_dir {
+            std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        }
+        Ok(Self {
+            program: std::env::current_exe().context("cannot find this program")?.into_os_string(),
+            engines: Vec::new(),
+            router: None,
+            screen: Arc::new(screen),
+            log_dir: args.log_dir.clone(),
+            start_timeout: args.start_timeout.0,
+            stop_timeout: args.stop_timeout.0,
+        })
+    }
+
+    /// Starts what is planned and waits until somebody asks for the end.
+    ///
+    /// # Errors
+    /// If a process cannot be started, does not become healthy in time, or ends by itself.
+    pub async fn run(&mut self, plan: &Plan, signals: &mut Signals) -> Result<Asked, Fault> {
+        // The engines first: a router that starts before them would count its first probes as failures.
+        for engine in &plan.engines {
+            let child = self.spawn(engine)?;
+            self.engines.push(child);
+        }
+        if let Some(asked) = self.started(&plan.engines, signals).await? {
+            return Ok(asked);
+        }
+        self.router = Some(self.spawn(&plan.router)?);
+        if let Some(asked) = self.started(std::slice::from_ref(&plan.router), signals).await? {
+            return Ok(asked);
+        }
+        self.screen.settled();
+        self.announce(plan).await?;
+        tokio::select! {
+            fault = first_death(&mut self.engines, &mut self.router) => Err(fault),
+            () = signals.next() => Ok(Asked),
+        }
+    }
+
+    /// Says what went wrong; the stop is yet to come.
+    pub fn report(&self, fault: &Fault) {
+        self.screen.settled();
+        self.screen.line(&format!("baton: {fault}"));
+        if let Fault::Died { name, last_lines, .. } = fault {
+            // In the terminal its lines are there already, but in between those of the others.
+            self.screen.line(if last_lines.is_empty() {
+                "It wrote nothing."
+            } else {
+                "The last lines that it wrote:"
+            });
+            last_lines.iter().for_each(|line| self.screen.line(&format!("    {name} | {line}")));
+        }
+        if !self.engines.is_empty() {
+            self.screen.line("Stopping the rest.");
+        }
+    }
+
+    /// Stops the router, so that no new request comes in, then the engines. Returns when no child is left.
+    pub async fn stop(&mut self, signals: &mut Signals) {
+        self.screen.settled();
+        let limit = self.stop_timeout;
+        if let Some(router) = &mut self.router {
+            stop_all(std::slice::from_mut(router), limit, signals, &self.screen).await;
+        }
+        stop_all(&mut self.engines, limit, signals, &self.screen).await;
+    }
+
+    fn spawn(&self, process: &Process) -> Result<Child> {
+        let sink = match &self.log_dir {
+            None => Sink::Screen { screen: self.screen.clone(), prefix: format!("{:<10}| ", process.name) },
+            Some(dir) => {
+                let path = dir.join(log_name(process));
+                Sink::File(File::create(&path).with_context(|| format!("cannot write {}", path.display()))?)
+            }
+        };
+        Child::spawn(&process.name, &self.program, &process.argv, sink)
+    }
+
+    /// Waits until the processes are healthy: none, or that somebody asked for the end before.
+    async fn started(
+        &mut self,
+        processes: &[Process],
+        signals: &mut Signals,
+    ) -> Result<Option<Asked>, Fault> {
+        tokio::select! {
+            healthy = all_healthy(processes, self.start_timeout, &self.screen) => Ok(healthy.map(|()| None)?),
+            fault = first_death(&mut self.engines, &mut self.router) => Err(fault),
+            () = signals.next() => Ok(Some(Asked)),
+        }
+    }
+
+    async fn announce(&self, plan: &Plan) -> Result<()> {
+        let children = self.engines.iter().chain(&self.router);
+        let processes = plan.engines.iter().chain([&plan.router]);
+        let places = children.zip(processes).map(|(child, process)| Place {
+            process,
+            pid: child.pid,
+            log: self.log_dir.as_ref().map(|dir| dir.join(log_name(process))),
+        });
+        let banner = Banner::of(places.collect(), &plan.router.url()).await?;
+        // Whoever closed standard output has no use for it.
+        let _ = write!(std::io::stdout(), "{banner}").and_then(|()| std::io::stdout().flush());
+        Ok(())
+    }
+}
+
+fn log_name(process: &Process) -> String {
+    format!("{}.log", process.name)
+}
+
+/// Waits for the first child that ends by itself.
+async fn first_death(engines: &mut [Child], router: &mut Option<Child>) -> Fault {
+    let mut children: Vec<&mut Child> = engines.iter_mut().chain(router).collect();
+    let (status, index, _) = select_all(children.iter_mut().map(|child| Box::pin(child.ended()))).await;
+    let child = &mut children[index];
+    Fault::Died { name: child.name.clone(), pid: child.pid, status, last_lines: child.last_lines().await }
+}
+
+/// Asks the children to end and kills those that have not within the limit, or when the user asks once more.
+async fn stop_all(children: &mut [Child], limit: Duration, signals: &mut Signals, screen: &Screen) {
+    children.iter().for_each(Child::terminate);
+    let patient = tokio::select! {
+        ended = timeout(limit, join_all(children.iter_mut().map(Child::ended))) => ended.is_ok(),
+        () = signals.next() => false,
+    };
+    if patient {
+        return;
+    }
+    for child in children.iter_mut() {
+        if timeout(Duration::ZERO, child.ended()).await.is_err() {
+            screen.line(&format!("baton: {} (pid {}) is killed", child.name, child.pid));
+            child.kill();
+            child.ended().await;
+        }
+    }
+}
