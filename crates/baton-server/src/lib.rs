@@ -1,1 +1,33 @@
-//! baton-server
+//! One engine process: the OpenAI-compatible API in front of an engine core, with its runner, side channel and transport.
+//!
+//! A driver: it moves inputs and outputs between the core and the world, and holds no rule about scheduling, blocks or the
+//! protocol. Threads: the engine (core and clock), the runner (computes steps), the transfer thread (moves blocks), and tokio's
+//! (HTTP, side channel).
+
+mod answer_text;
+mod app;
+pub mod byte_tokenizer;
+pub mod config;
+mod engine_thread;
+mod error;
+mod exchange;
+mod fault;
+mod hand_off;
+mod http;
+mod inbox;
+mod metrics;
+mod model_loading;
+mod random;
+mod request;
+mod runner_thread;
+mod server;
+mod side_channel;
+mod text;
+mod ticket;
+mod transfer_link;
+mod utf8;
+
+pub use byte_tokenizer::ByteTokenizer;
+pub use config::{EmulatedChoice, LostKv, ModelChoice, ServerConfig, SideChannelConfig, TransportKind};
+pub use error::ServerError;
+pub use server::{Server, serve};

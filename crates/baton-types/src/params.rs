@@ -27,6 +27,9 @@ pub struct KvTransferParams {
     pub transfer_mode: Option<TransferMode>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transfer_id: Option<TransferId>,
+    /// vLLM's older name for what matches the two legs: from a Baton engine, the transfer id as text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remote_request_id: Option<String>,
     /// `name@incarnation` of the prefill engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote_engine_id: Option<String>,
@@ -35,6 +38,9 @@ pub struct KvTransferParams {
     pub remote_host: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote_port: Option<u16>,
+    /// Tensor-parallel ranks of the prefill engine; 1 for a Baton engine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tp_size: Option<u32>,
     /// Tokens whose KV the prefill engine holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote_num_tokens: Option<u32>,

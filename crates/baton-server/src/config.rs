@@ -1,0 +1,241 @@
+//! Everything that an operator may choose about one engine.
+
+use std::time::Duration;
+
+use baton_engine::OnLostKv;
+use baton_model::EmulatedModel;
+use baton_types::{EngineName, EngineRole};
+use serde::{Deserialize, Serialize};
+
+use crate::error::ServerError;
+
+/// One engine process. Durations are in milliseconds, sizes in bytes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ServerConfig {
+    /// Survives restarts; with the incarnation it is the engine's id. See [`EngineName`].
+    pub name: String,
+    /// What routers offer to this engine; it does whatever it is asked all the same.
+    pub role: EngineRole,
+    /// Where HTTP is served; port 0 lets the system choose.
+    pub host: String,
+    pub port: u16,
+    pub side_channel: SideChannelConfig,
+    pub model: ModelChoice,
+    /// The name that clients put into `model`; by default, the model's own.
+    pub served_model_name: Option<String>,
+    /// Bytes of KV; by default 1 GiB, or a quarter of the memory that is free if that is less.
+    pub kv_memory_bytes: Option<u64>,
+    /// Tokens per KV block.
+    pub block_tokens: u32,
+    /// Most tokens of a sequence, prompt and answer together; by default, what the model was trained for.
+    pub max_model_len: Option<u32>,
+    /// Sequences in one step.
+    pub max_num_seqs: u32,
+    /// Requests that wait for a place; beyond that they are refused with 429.
+    pub max_waiting: u32,
+    /// Sequences whose KV is on its way from a peer.
+    pub max_receiving: u32,
+    /// Tokens in one step.
+    pub step_tokens: u32,
+    /// Threads that compute; by default, one for each core.
+    pub threads: Option<u32>,
+    pub transport: TransportKind,
+    pub prefix_cache: bool,
+    pub on_lost_kv: LostKv,
+    /// How long a peer's right to blocks lasts without a sign of life, and how often one is given. At least three to one.
+    pub lease_ms: u64,
+    pub heartbeat_ms: u64,
+    /// How long a decode engine waits for a prefill engine to take up what it registered (push).
+    pub register_timeout_ms: u64,
+    /// How long a drain waits for requests and leases.
+    pub drain_timeout_ms: u64,
+    pub max_body_bytes: usize,
+}
+
+/// Where other engines reach this one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SideChannelConfig {
+    pub host: String,
+    /// 0 lets the system choose.
+    pub port: u16,
+    /// What peers dial, where that is not `host`: behind a 0.0.0.0, or an address translation.
+    pub advertised_host: Option<String>,
+}
+
+/// How bytes reach this engine's KV.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TransportKind {
+    /// Engines in one process.
+    Memory,
+    /// Engines on one machine.
+    #[default]
+    Shm,
+}
+
+impl TransportKind {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Shm => "shm",
+        }
+    }
+}
+
+/// What becomes of a request whose KV was to come from a peer and does not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LostKv {
+    #[default]
+    Recompute,
+    Fail,
+}
+
+impl From<LostKv> for OnLostKv {
+    fn from(choice: LostKv) -> Self {
+        match choice {
+            LostKv::Recompute => Self::Recompute,
+            LostKv::Fail => Self::Fail,
+        }
+    }
+}
+
+/// What computes the tokens.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum ModelChoice {
+    Emulated(EmulatedChoice),
+}
+
+/// No model: real KV bytes, the times of some hardware, and text that depends on every byte of KV.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EmulatedChoice {
+    pub model: EmulatedModel,
+    /// The name of a cost profile; see `baton_model::CostProfile`.
+    pub profile: String,
+    /// KV geometry, elements of 32 bits: `2 x layers x kv_heads x head_dim x 4` bytes a token.
+    pub layers: u32,
+    pub kv_heads: u32,
+    pub head_dim: u32,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            name: "engine".to_owned(),
+            role: EngineRole::Both,
+            host: "127.0.0.1".to_owned(),
+            port: 8000,
+            side_channel: SideChannelConfig::default(),
+            model: ModelChoice::Emulated(EmulatedChoice::default()),
+            served_model_name: None,
+            kv_memory_bytes: None,
+            block_tokens: 16,
+            max_model_len: None,
+            max_num_seqs: 64,
+            max_waiting: 1024,
+            max_receiving: 64,
+            step_tokens: 512,
+            threads: None,
+            transport: TransportKind::default(),
+            prefix_cache: true,
+            on_lost_kv: LostKv::Recompute,
+            lease_ms: 30_000,
+            heartbeat_ms: 5_000,
+            register_timeout_ms: 120_000,
+            drain_timeout_ms: 60_000,
+            max_body_bytes: 8 << 20,
+        }
+    }
+}
+
+impl Default for SideChannelConfig {
+    fn default() -> Self {
+        Self { host: "127.0.0.1".to_owned(), port: 0, advertised_host: None }
+    }
+}
+
+impl Default for EmulatedChoice {
+    fn default() -> Self {
+        let layout = EmulatedModel::default_layout(16);
+        Self {
+            model: EmulatedModel::default(),
+            profile: "tiny".to_owned(),
+            layers: layout.layers,
+            kv_heads: layout.kv_heads,
+            head_dim: layout.head_dim,
+        }
+    }
+}
+
+impl ServerConfig {
+    /// What can be seen to be wrong before anything is loaded.
+    ///
+    /// # Errors
+    /// The first member that no engine can work with.
+    pub fn validate(&self) -> Result<(), ServerError> {
+        let wrong = |text: String| Err(ServerError::Config(text));
+        if let Err(error) = EngineName::new(self.name.as_str()) {
+            return wrong(error.to_string());
+        }
+        let counts = [
+            ("block_tokens", self.block_tokens),
+            ("max_num_seqs", self.max_num_seqs),
+            ("max_waiting", self.max_waiting),
+            ("max_receiving", self.max_receiving),
+            ("step_tokens", self.step_tokens),
+            ("max_model_len", self.max_model_len.unwrap_or(1)),
+            ("threads", self.threads.unwrap_or(1)),
+        ];
+        if let Some((name, _)) = counts.iter().find(|(_, count)| *count == 0) {
+            return wrong(format!("{name} must be at least 1"));
+        }
+        if self.heartbeat_ms == 0 || self.heartbeat_ms.saturating_mul(3) > self.lease_ms {
+            return wrong(format!(
+                "heartbeat_ms ({}) must be above 0 and at most a third of lease_ms ({})",
+                self.heartbeat_ms, self.lease_ms
+            ));
+        }
+        if self.max_body_bytes == 0 {
+            return wrong("max_body_bytes must be at least 1".to_owned());
+        }
+        Ok(())
+    }
+
+    pub(crate) fn drain_timeout(&self) -> Duration {
+        Duration::from_millis(self.drain_timeout_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_is_defaults_and_what_is_said() {
+        let said = r#"{"name":"p0","role":"prefill","transport":"memory","model":{"kind":"emulated","profile":"instant"}}"#;
+        let config: ServerConfig = serde_json::from_str(said).unwrap();
+        assert_eq!((config.role, config.transport), (EngineRole::Prefill, TransportKind::Memory));
+        assert_eq!(config.block_tokens, 16);
+        config.validate().unwrap();
+        let again: ServerConfig = serde_json::from_str(&serde_json::to_string(&config).unwrap()).unwrap();
+        assert_eq!(again, config);
+        assert!(serde_json::from_str::<ServerConfig>(r#"{"nmae":"p0"}"#).is_err(), "a misspelt member is an error");
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused() {
+        let wrong = |change: fn(&mut ServerConfig)| {
+            let mut config = ServerConfig::default();
+            change(&mut config);
+            config.validate().unwrap_err().to_string()
+        };
+        assert!(wrong(|c| c.name = "a b".to_owned()).contains("engine name"));
+        assert!(wrong(|c| c.block_tokens = 0).contains("block_tokens"));
+        assert!(wrong(|c| c.heartbeat_ms = 10_001).contains("heartbeat_ms"));
+        ServerConfig::default().validate().unwrap();
+    }
+}

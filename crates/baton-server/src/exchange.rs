@@ -1,0 +1,188 @@
+//! One request with its engine, from submission to its ending, as steps of text.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use baton_engine::{FinishReason, Handle, Refusal, SeqFailure, Usage};
+use baton_openai::answer::Ending;
+use baton_openai::{ApiError, ErrorKind};
+use baton_types::TokenId;
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::answer_text::AnswerText;
+use crate::app::{App, Serving, draining, overloaded, unavailable};
+use crate::hand_off;
+use crate::inbox::SeqEvent;
+use crate::request::Prepared;
+use crate::ticket::Ticket;
+
+/// What an answer grows by.
+#[derive(Debug)]
+pub(crate) enum Step {
+    Token {
+        token: TokenId,
+        /// Often empty.
+        text: String,
+    },
+    End(End),
+}
+
+#[derive(Debug)]
+pub(crate) struct End {
+    /// What is left to say.
+    pub text: String,
+    pub ending: Ending,
+    pub usage: baton_openai::Usage,
+}
+
+/// Dropping it takes the request back.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    app: Arc<App>,
+    ticket: Ticket,
+    text: AnswerText,
+    cached_by_peer: Option<u32>,
+    timing: Timing,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Exchange {
+    /// Submits the request. `arrived` is when its first byte came.
+    ///
+    /// # Errors
+    /// A 429 or 503 if the engine does not take it.
+    pub fn begin(
+        app: Arc<App>,
+        prepared: Prepared,
+        place: OwnedSemaphorePermit,
+        arrived: Instant,
+    ) -> Result<Self, ApiError> {
+        let serving = app.open()?;
+        let text = AnswerText::new(&serving.text, prepared.limits);
+        let ticket = serving.submit(prepared.request)?;
+        let timing = Timing { arrived, first: None, last: arrived, tokens: 0 };
+        Ok(Self { app, ticket, text, cached_by_peer: prepared.cached_by_peer, timing, _place: place })
+    }
+
+    /// The next step. Nothing may be asked after an End or an error.
+    ///
+    /// # Errors
+    /// If the request was refused, or cannot be answered to its end.
+    pub async fn next(&mut self) -> Result<Step, ApiError> {
+        loop {
+            match self.ticket.next().await {
+                // Computed before the engine heard of the stop string.
+                Some(SeqEvent::Token(_)) if self.text.stop_string().is_some() => {}
+                Some(SeqEvent::Token(token)) => {
+                    self.timing.token(&self.app);
+                    let text = self.text.push(token);
+                    if self.text.stop_string().is_some() {
+                        self.ticket.stop();
+                    }
+                    return Ok(Step::Token { token, text });
+                }
+                Some(SeqEvent::Finished { reason, usage, handle }) => return self.end(reason, usage, handle),
+                Some(SeqEvent::Refused(why)) => return Err(refused(why)),
+                None => return Err(draining()),
+            }
+        }
+    }
+
+    fn end(&mut self, reason: FinishReason, usage: Usage, handle: Option<Handle>) -> Result<Step, ApiError> {
+        let text = self.text.finish();
+        let stop_string = self.text.stop_string().map(str::to_owned);
+        let reason = match reason {
+            // Length, if the token that completed the stop string was the last one allowed.
+            FinishReason::Stop | FinishReason::Length if stop_string.is_some() => {
+                baton_openai::FinishReason::Stop
+            }
+            FinishReason::Stop => baton_openai::FinishReason::Stop,
+            FinishReason::Length => baton_openai::FinishReason::Length,
+            FinishReason::Aborted => return Err(unavailable("The request was aborted.")),
+            FinishReason::Failed(why) => return Err(failed(why)),
+        };
+        self.timing.end(&self.app);
+        let serving = self.app.serving()?;
+        Ok(Step::End(End {
+            text,
+            ending: Ending { reason, stop_string, kv_transfer_params: self.params(handle, serving) },
+            usage: self.usage(usage),
+        }))
+    }
+
+    fn params(&self, handle: Option<Handle>, serving: &Serving) -> Option<baton_types::KvTransferParams> {
+        handle.map(|handle| hand_off::answer(&handle, &serving.identity))
+    }
+
+    /// With KV from a peer, what this engine found in its own cache was computed by the peer all the same.
+    fn usage(&self, usage: Usage) -> baton_openai::Usage {
+        let cached = self.cached_by_peer.map_or(usage.cached_tokens, |cached| cached.min(usage.prompt_tokens));
+        baton_openai::Usage::new(usage.prompt_tokens, usage.completion_tokens, cached)
+    }
+}
+
+/// When the tokens of one answer came.
+#[derive(Debug)]
+struct Timing {
+    arrived: Instant,
+    first: Option<Instant>,
+    last: Instant,
+    tokens: u32,
+}
+
+impl Timing {
+    fn token(&mut self, app: &App) {
+        let now = Instant::now();
+        match self.first {
+            None => {
+                self.first = Some(now);
+                app.metrics.time_to_first_token.record(now - self.arrived);
+            }
+            Some(_) => app.metrics.inter_token.record(now - self.last),
+        }
+        self.last = now;
+        self.tokens += 1;
+    }
+
+    fn end(&self, app: &App) {
+        if let Some(first) = self.first
+            && self.tokens > 1
+        {
+            app.metrics.time_per_output_token.record((self.last - first) / (self.tokens - 1));
+        }
+        app.metrics.end_to_end.record(self.arrived.elapsed());
+    }
+}
+
+fn refused(why: Refusal) -> ApiError {
+    let context = |message: String| ApiError {
+        kind: ErrorKind::ContextLength,
+        message,
+        param: Some("prompt".to_owned()),
+    };
+    match why {
+        Refusal::Empty => ApiError::bad_param("prompt", "The prompt has no tokens."),
+        Refusal::ContextTooLong { tokens, limit } => context(format!(
+            "This model's maximum context length is {limit} tokens; the prompt has {tokens}."
+        )),
+        Refusal::PoolTooSmall { .. } => context("The prompt does not fit this server's KV cache.".to_owned()),
+        Refusal::Overloaded => overloaded(),
+        Refusal::Draining => draining(),
+        Refusal::TransferInUse => {
+            ApiError::bad_param("kv_transfer_params", "This transfer_id is in use; draw a new one for every attempt.")
+        }
+        Refusal::OwnPeer => {
+            ApiError::bad_param("kv_transfer_params", "remote_engine_id is the engine that was asked.")
+        }
+    }
+}
+
+/// Never tells what is inside; the log does.
+fn failed(why: SeqFailure) -> ApiError {
+    tracing::warn!(?why, "a request failed");
+    match why {
+        SeqFailure::Step => ApiError::new(ErrorKind::Internal, "The request could not be computed."),
+        SeqFailure::Kv(_) => unavailable("The prompt's KV cache could not be fetched."),
+        SeqFailure::Receiver(_) => unavailable("The prompt's KV cache could not be handed over."),
+    }
+}

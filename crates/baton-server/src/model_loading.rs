@@ -1,0 +1,148 @@
+//! From a configuration to a runner over a registered pool, its text, and what peers must share with it.
+
+use std::sync::Arc;
+
+use baton_engine::ModelRunner;
+use baton_model::{CostProfile, EmulatedRunner, KvMemory, Paced};
+use baton_proto::Compat;
+use baton_types::{KvDtype, KvLayout, KvOrder, MemoryRegion};
+
+use crate::byte_tokenizer::ByteTokenizer;
+use crate::config::{EmulatedChoice, ModelChoice, ServerConfig};
+use crate::error::ServerError;
+use crate::text::Text;
+use crate::transfer_link;
+
+/// Without a configured size, at most this much KV.
+const DEFAULT_KV_BYTES: u64 = 1 << 30;
+/// And at most this share of the memory that is free.
+const FREE_MEMORY_SHARE: u64 = 4;
+/// Sequences of the emulated model, unless the configuration says otherwise.
+const EMULATED_CONTEXT: u32 = 32_768;
+
+/// A model, ready to run.
+pub(crate) struct Loaded {
+    pub runner: Box<dyn ModelRunner>,
+    pub text: Text,
+    pub region: Arc<dyn MemoryRegion>,
+    pub layout: KvLayout,
+    pub blocks: u32,
+    /// Of weights, configuration and arithmetic: equal only if equal tokens give equal KV.
+    pub fingerprint: String,
+    pub max_model_len: u32,
+    /// The model's own name.
+    pub name: String,
+}
+
+impl std::fmt::Debug for Loaded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Loaded").field("name", &self.name).field("blocks", &self.blocks).finish_non_exhaustive()
+    }
+}
+
+/// May take minutes: not for an async thread.
+///
+/// # Errors
+/// If the model is not there or not understood, or its KV pool does not fit.
+pub(crate) fn load(config: &ServerConfig) -> Result<Loaded, ServerError> {
+    match &config.model {
+        ModelChoice::Emulated(choice) => load_emulated(config, choice),
+    }
+}
+
+fn load_emulated(config: &ServerConfig, choice: &EmulatedChoice) -> Result<Loaded, ServerError> {
+    let layout = KvLayout {
+        layers: choice.layers,
+        kv_heads: choice.kv_heads,
+        head_dim: choice.head_dim,
+        dtype: KvDtype::F32,
+        block_tokens: config.block_tokens,
+        order: KvOrder::BlockMajor,
+    };
+    let profile = CostProfile::named(&choice.profile).ok_or_else(|| {
+        let known: Vec<&str> = CostProfile::names().collect();
+        ServerError::Config(format!("no profile {:?}; there are {}", choice.profile, known.join(", ")))
+    })?;
+    let memory = allocate(config, layout)?;
+    let runner = EmulatedRunner::new(choice.model, memory.clone()).map_err(model_error)?;
+    Ok(Loaded {
+        runner: Box::new(Paced { runner, profile }),
+        text: Text::Bytes(ByteTokenizer::new(choice.model.vocab)),
+        region: memory.region().clone(),
+        layout: memory.layout().clone(),
+        blocks: memory.num_blocks(),
+        fingerprint: choice.model.fingerprint(),
+        max_model_len: config.max_model_len.unwrap_or(EMULATED_CONTEXT),
+        name: "emulated".to_owned(),
+    })
+}
+
+/// The KV pool: whole blocks in memory that the configured transport can move.
+fn allocate(config: &ServerConfig, layout: KvLayout) -> Result<KvMemory, ServerError> {
+    let block_bytes = layout.block_bytes() as u64;
+    let bytes = config.kv_memory_bytes.unwrap_or_else(default_kv_bytes);
+    let blocks = bytes.checked_div(block_bytes).unwrap_or(0).min(u64::from(u32::MAX));
+    if blocks == 0 {
+        let text = format!("kv_memory_bytes ({bytes}) is less than one KV block ({block_bytes} bytes)");
+        return Err(ServerError::Config(text));
+    }
+    let bytes = usize::try_from(blocks * block_bytes).map_err(model_error)?;
+    let region = transfer_link::region(config.transport, bytes)?;
+    tracing::info!(blocks, block_bytes, "KV pool allocated");
+    KvMemory::new(region, layout).map_err(model_error)
+}
+
+fn default_kv_bytes() -> u64 {
+    free_memory_bytes().map_or(DEFAULT_KV_BYTES, |free| DEFAULT_KV_BYTES.min(free / FREE_MEMORY_SHARE))
+}
+
+/// What Linux says is available without swapping.
+fn free_memory_bytes() -> Option<u64> {
+    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+fn model_error(error: impl std::fmt::Display) -> ServerError {
+    ServerError::Model(error.to_string())
+}
+
+/// What two engines must share before either may read the other's KV.
+pub(crate) fn compat(fingerprint: &str, layout: &KvLayout) -> Compat {
+    let mut hasher = blake3::Hasher::new_derive_key("baton 1 kv compatibility");
+    let KvLayout { layers, kv_heads, head_dim, dtype, block_tokens, order } = layout;
+    let layout = format!("{layers} {kv_heads} {head_dim} {dtype:?} {block_tokens} {order:?}");
+    for part in [fingerprint, &layout] {
+        hasher.update(&(part.len() as u64).to_le_bytes());
+        hasher.update(part.as_bytes());
+    }
+    let mut out = [0; 16];
+    out.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+    Compat(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_model_or_layout_is_incompatible() {
+        let layout = baton_model::EmulatedModel::default_layout(16);
+        let same = compat("a", &layout);
+        assert_eq!(same, compat("a", &layout.clone()));
+        assert_ne!(same, compat("b", &layout));
+        assert_ne!(same, compat("a", &KvLayout { block_tokens: 8, ..layout.clone() }));
+        assert_ne!(same, compat("a", &KvLayout { dtype: KvDtype::F16, ..layout }));
+    }
+
+    #[test]
+    fn a_pool_smaller_than_a_block_and_an_unknown_profile_are_the_operator_s_fault() {
+        let small = ServerConfig { kv_memory_bytes: Some(100), ..ServerConfig::default() };
+        assert!(matches!(load(&small), Err(ServerError::Config(text)) if text.contains("kv_memory_bytes")));
+        let choice = EmulatedChoice { profile: "warp".to_owned(), ..EmulatedChoice::default() };
+        let unknown = ServerConfig { model: ModelChoice::Emulated(choice), ..ServerConfig::default() };
+        assert!(matches!(load(&unknown), Err(ServerError::Config(text)) if text.contains("instant")));
+        assert!(free_memory_bytes().is_none_or(|bytes| bytes > 1 << 20));
+    }
+}

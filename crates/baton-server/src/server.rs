@@ -1,0 +1,283 @@
+//! One engine process: listens, loads, serves, drains, ends.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::serve::ListenerExt;
+use baton_engine::EngineCore;
+use baton_transport::BlockPool;
+use baton_types::{EngineId, EngineInfo, EngineName};
+use tokio::net::TcpListener;
+use tokio::runtime;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+use crate::app::{App, Serving};
+use crate::config::ServerConfig;
+use crate::engine_thread::{EngineThread, Links};
+use crate::error::ServerError;
+use crate::fault::{FaultReporter, Faults, faults};
+use crate::hand_off::Identity;
+use crate::inbox::{Inbox, inbox};
+use crate::model_loading::{self, Loaded};
+use crate::runner_thread::RunnerThread;
+use crate::side_channel::SideChannel;
+use crate::transfer_link::{self, TransferLink};
+use crate::{http, random};
+
+/// Requests that are being read and tokenised, beyond those that the engine holds.
+const READING_REQUESTS: usize = 256;
+/// How often a drain looks whether it is done.
+const DRAIN_POLL: Duration = Duration::from_millis(20);
+/// How long answers may take to leave once the engine is done.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// A server whose addresses are known, and which answers nothing yet.
+#[derive(Debug)]
+pub struct Server {
+    config: ServerConfig,
+    engine: EngineId,
+    http: TcpListener,
+    side_channel: TcpListener,
+}
+
+/// Serves until `shutdown` resolves, then drains: requests and leases may end, up to the configuration's limit.
+///
+/// # Errors
+/// If the server cannot start, or a fault ended it: then the process must end as well.
+pub async fn serve(config: ServerConfig, shutdown: impl Future<Output = ()> + Send) -> Result<(), ServerError> {
+    Server::bind(config).await?.run(shutdown).await
+}
+
+impl Server {
+    /// Binds both listeners, before anything is loaded.
+    ///
+    /// # Errors
+    /// If the configuration cannot work, or an address cannot be had.
+    pub async fn bind(config: ServerConfig) -> Result<Self, ServerError> {
+        config.validate()?;
+        let name = EngineName::new(config.name.as_str()).map_err(|e| ServerError::Config(e.to_string()))?;
+        let side = &config.side_channel;
+        Ok(Self {
+            engine: EngineId::new(name, random::draw_u64()),
+            http: listen("HTTP", &config.host, config.port).await?,
+            side_channel: listen("the side channel", &side.host, side.port).await?,
+            config,
+        })
+    }
+
+    pub fn engine_id(&self) -> &EngineId {
+        &self.engine
+    }
+
+    /// # Errors
+    /// The operating system's.
+    pub fn http_addr(&self) -> std::io::Result<SocketAddr> {
+        self.http.local_addr()
+    }
+
+    /// # Errors
+    /// The operating system's.
+    pub fn side_channel_addr(&self) -> std::io::Result<SocketAddr> {
+        self.side_channel.local_addr()
+    }
+
+    /// See [`serve`]. Dropping the future ends the engine without a drain.
+    ///
+    /// # Errors
+    /// As [`serve`].
+    pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), ServerError> {
+        let Self { config, engine, http, side_channel } = self;
+        let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let max_requests = (config.max_num_seqs + config.max_waiting) as usize + READING_REQUESTS;
+        let app = Arc::new(App::new(max_requests, config.max_body_bytes, started));
+        let front = HttpFront::start(http, app.clone());
+        let (reporter, mut faults) = faults();
+        tokio::pin!(shutdown);
+
+        let start = start(&config, engine, side_channel, &reporter);
+        let (serving, thread) = tokio::select! {
+            started = start => started?,
+            () = &mut shutdown => return Ok(()),
+        };
+        let inbox = serving.inbox.clone();
+        tracing::info!(engine = %serving.identity.engine, model = serving.info.model, "serving");
+        app.begin_serving(serving);
+
+        tokio::select! {
+            fault = faults.next() => return Err(ServerError::Fault(fault)),
+            () = &mut shutdown => {}
+        }
+        app.begin_draining();
+        drain(&inbox, &mut faults, config.drain_timeout()).await?;
+        // Whatever still runs ends with its engine, and its client is told so.
+        tokio::task::spawn_blocking(move || drop(thread)).await.map_err(|e| ServerError::Fault(e.to_string()))?;
+        front.finish().await;
+        Ok(())
+    }
+}
+
+async fn listen(what: &'static str, host: &str, port: u16) -> Result<TcpListener, ServerError> {
+    let bound = TcpListener::bind((host, port)).await;
+    bound.map_err(|source| ServerError::Bind { what, host: host.to_owned(), port, source })
+}
+
+/// The HTTP side, from the first moment to the last.
+#[derive(Debug)]
+struct HttpFront {
+    stop: watch::Sender<bool>,
+    task: Option<tokio::task::JoinHandle<()>>,
+    abort: AbortHandle,
+}
+
+impl HttpFront {
+    fn start(listener: TcpListener, app: Arc<App>) -> Self {
+        let (stop, mut stopped) = watch::channel(false);
+        let listener = listener.tap_io(|stream| {
+            // Without it, a streamed token may wait for the acknowledgement of the one before.
+            if let Err(error) = stream.set_nodelay(true) {
+                tracing::debug!(%error, "TCP_NODELAY");
+            }
+        });
+        let served = axum::serve(listener, http::router(app)).with_graceful_shutdown(async move {
+            // An error means that the front itself is gone.
+            let _ = stopped.wait_for(|stop| *stop).await;
+        });
+        let task = tokio::spawn(async move {
+            if let Err(error) = served.await {
+                tracing::error!(%error, "HTTP ended");
+            }
+        });
+        Self { stop, abort: task.abort_handle(), task: Some(task) }
+    }
+
+    /// Lets answers that are complete leave.
+    async fn finish(mut self) {
+        // The task still listens for it.
+        let _ = self.stop.send(true);
+        if let Some(task) = self.task.take() {
+            let _ = tokio::time::timeout(FAREWELL, task).await;
+        }
+    }
+}
+
+impl Drop for HttpFront {
+    fn drop(&mut self) {
+        self.abort.abort();
+    }
+}
+
+/// Loads the model and starts the threads.
+async fn start(
+    config: &ServerConfig,
+    engine: EngineId,
+    side_channel: TcpListener,
+    reporter: &FaultReporter,
+) -> Result<(Serving, EngineThread), ServerError> {
+    let loading = config.clone();
+    let loaded = tokio::task::spawn_blocking(move || model_loading::load(&loading)).await;
+    let loaded = loaded.map_err(|error| ServerError::Model(format!("loading failed: {error}")))??;
+
+    let transport = transfer_link::open(config.transport, engine.clone(), loaded.region.clone())?;
+    let core_config = core_config(config, &engine, &loaded, transport.metadata());
+    core_config.validate().map_err(|error| ServerError::Config(error.to_string()))?;
+    let max_len = core_config.max_len();
+    let port = side_channel.local_addr().map_err(ServerError::Thread)?.port();
+    let pool = BlockPool {
+        block_bytes: u32::try_from(loaded.layout.block_bytes())
+            .map_err(|_| ServerError::Config("a KV block is larger than 4 GiB".to_owned()))?,
+        blocks: loaded.blocks,
+    };
+    let (inbox, items) = inbox(runtime::Handle::current());
+    let links = Links {
+        runner: RunnerThread::spawn(loaded.runner, inbox.clone(), reporter).map_err(ServerError::Thread)?,
+        transfer: TransferLink::spawn(transport, pool, inbox.clone())?,
+        side_channel: SideChannel::start(side_channel, inbox.clone()),
+    };
+    let core = EngineCore::new(core_config);
+    let thread = EngineThread::spawn(core, links, inbox.clone(), items, reporter).map_err(ServerError::Thread)?;
+    let serving = Serving {
+        inbox,
+        eos: loaded.text.eos().to_vec(),
+        text: Arc::new(loaded.text),
+        identity: identity(config, &engine, port),
+        info: engine_info(config, &engine, &loaded.name, port, max_len),
+        max_len,
+    };
+    Ok((serving, thread))
+}
+
+fn core_config(
+    config: &ServerConfig,
+    engine: &EngineId,
+    loaded: &Loaded,
+    metadata: Vec<u8>,
+) -> baton_engine::Config {
+    let compat = model_loading::compat(&loaded.fingerprint, &loaded.layout);
+    let mut proto = baton_proto::Config::new(engine.clone(), compat, metadata, loaded.blocks);
+    proto.lease = Duration::from_millis(config.lease_ms);
+    proto.heartbeat = Duration::from_millis(config.heartbeat_ms);
+    proto.register_timeout = Duration::from_millis(config.register_timeout_ms);
+    let max_running = config.max_num_seqs as usize;
+    let defaults = baton_engine::Config::new(
+        loaded.blocks,
+        config.block_tokens,
+        loaded.max_model_len as usize,
+        proto,
+    );
+    baton_engine::Config {
+        max_running,
+        // A step has a token at least for each of its sequences.
+        step_tokens: (config.step_tokens as usize).max(max_running),
+        max_waiting: config.max_waiting as usize,
+        max_receiving: config.max_receiving as usize,
+        prefix_cache: config.prefix_cache,
+        on_lost_kv: config.on_lost_kv.into(),
+        model: loaded.fingerprint.clone(),
+        ..defaults
+    }
+}
+
+fn identity(config: &ServerConfig, engine: &EngineId, port: u16) -> Identity {
+    let side = &config.side_channel;
+    let host = side.advertised_host.as_ref().unwrap_or(&side.host).clone();
+    Identity { engine: engine.clone(), host, port }
+}
+
+fn engine_info(config: &ServerConfig, engine: &EngineId, model: &str, port: u16, max_len: usize) -> EngineInfo {
+    let Identity { engine, host, port } = identity(config, engine, port);
+    EngineInfo {
+        engine_id: engine,
+        role: config.role,
+        model: config.served_model_name.as_deref().unwrap_or(model).to_owned(),
+        side_channel: baton_types::info::SideChannel { host, port },
+        transports: vec![config.transport.as_str().to_owned()],
+        max_model_len: u32::try_from(max_len).unwrap_or(u32::MAX),
+        block_tokens: config.block_tokens,
+        load: Default::default(),
+    }
+}
+
+/// Waits until nothing is left to do for clients and peers.
+///
+/// # Errors
+/// If a fault ends the engine meanwhile.
+async fn drain(inbox: &Inbox, faults: &mut Faults, limit: Duration) -> Result<(), ServerError> {
+    tracing::info!("draining");
+    let idle = async {
+        inbox.send(baton_engine::Input::Drain).await;
+        while inbox.snapshot().await.is_some_and(|snapshot| !snapshot.idle) {
+            tokio::time::sleep(DRAIN_POLL).await;
+        }
+    };
+    tokio::select! {
+        fault = faults.next() => return Err(ServerError::Fault(fault)),
+        drained = tokio::time::timeout(limit, idle) => match drained {
+            Ok(()) => tracing::info!("drained"),
+            Err(_) => tracing::warn!("the drain's time is over; what is left is cut off"),
+        },
+    }
+    Ok(())
+}

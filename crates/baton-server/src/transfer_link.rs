@@ -1,0 +1,145 @@
+//! What the protocol says to the transport, and what the transport says back.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, LazyLock};
+
+use baton_proto::{Input, Output};
+use baton_transport::{
+    BlockPool, BlockPost, Direction, Event, MemoryHub, MemoryTransport, PostId, ShmTransport, Transport,
+    TransferHandle, TransferThread, TransportError, TransportLimits,
+};
+use baton_types::{EngineId, HeapRegion, MemoryRegion};
+
+use crate::config::TransportKind;
+use crate::inbox::Inbox;
+
+/// Engines in one process that hand KV to one another over `memory` meet here.
+static HUB: LazyLock<Arc<MemoryHub>> = LazyLock::new(MemoryHub::new);
+
+/// Memory of the kind that `kind` can move bytes from and into, `bytes` long and zeroed.
+///
+/// # Errors
+/// If the operating system gives no such memory.
+pub(crate) fn region(kind: TransportKind, bytes: usize) -> Result<Arc<dyn MemoryRegion>, TransportError> {
+    Ok(match kind {
+        TransportKind::Memory => Arc::new(HeapRegion::new(bytes)),
+        TransportKind::Shm => Arc::new(
+            baton_transport::ShmRegion::new(bytes).map_err(|error| TransportError::Io(error.to_string()))?,
+        ),
+    })
+}
+
+/// A transport of that kind, with `region` registered.
+///
+/// # Errors
+/// If the transport cannot be had on this machine, or not over this region.
+pub(crate) fn open(
+    kind: TransportKind,
+    engine: EngineId,
+    region: Arc<dyn MemoryRegion>,
+) -> Result<Box<dyn Transport>, TransportError> {
+    let limits = TransportLimits::default();
+    let mut transport: Box<dyn Transport> = match kind {
+        TransportKind::Memory => Box::new(MemoryTransport::new(engine, HUB.clone(), limits)),
+        TransportKind::Shm => Box::new(
+            ShmTransport::new(engine, limits).map_err(|error| TransportError::Io(error.to_string()))?,
+        ),
+    };
+    transport.register(region)?;
+    Ok(transport)
+}
+
+/// The engine thread's hold on the transfer thread. No call waits.
+#[derive(Debug)]
+pub(crate) struct TransferLink {
+    thread: TransferHandle,
+    /// Paths whose removal did not find a place among the thread's commands. Nothing else may stand for it: the fence has to come
+    /// from the transport (I3).
+    removals: VecDeque<EngineId>,
+}
+
+impl TransferLink {
+    /// Starts the transfer thread; what it reports goes to `inbox`.
+    ///
+    /// # Errors
+    /// If the transport does not take the pool.
+    pub fn spawn(
+        transport: Box<dyn Transport>,
+        pool: BlockPool,
+        inbox: Inbox,
+    ) -> Result<Self, TransportError> {
+        let sink = move |event| inbox.send_blocking(baton_engine::Input::Proto(input_of(event)));
+        Ok(Self { thread: TransferThread::spawn(transport, pool, sink)?, removals: VecDeque::new() })
+    }
+
+    /// Does what the protocol wants of the transport; gives the answer where it is known at once.
+    ///
+    /// # Panics
+    /// If the transfer thread has died: blocks that peers may write into are nobody's then.
+    pub fn obey(&mut self, output: Output) -> Option<Input> {
+        match output {
+            Output::AddPath { engine, metadata, blocks } => {
+                let refused = full(self.thread.add_peer(engine.clone(), metadata, blocks));
+                refused.then_some(Input::PathLost { engine })
+            }
+            Output::RemovePath { engine } => {
+                self.removals.push_back(engine);
+                self.retry_removals();
+                None
+            }
+            Output::Post { post, engine, direction, pairs, notify } => {
+                let block_post = BlockPost {
+                    id: PostId(post.0),
+                    direction: match direction {
+                        baton_proto::Direction::Read => Direction::Read,
+                        baton_proto::Direction::Write => Direction::Write,
+                    },
+                    peer: engine,
+                    pairs: pairs.into_iter().map(|(ours, theirs)| (ours.0, theirs.0)).collect(),
+                    notify,
+                };
+                full(self.thread.post(block_post)).then_some(Input::Moved { post, ok: false })
+            }
+            other => unreachable!("not for the transport: {other:?}"),
+        }
+    }
+
+    /// Tries again what found no place; true if something still waits.
+    pub fn retry_removals(&mut self) -> bool {
+        while let Some(engine) = self.removals.front() {
+            if full(self.thread.remove_peer(engine.clone())) {
+                return true;
+            }
+            self.removals.pop_front();
+        }
+        false
+    }
+}
+
+/// Whether a command found no place.
+fn full(taken: Result<(), TransportError>) -> bool {
+    match taken {
+        Ok(()) => false,
+        Err(TransportError::Limit(_)) => true,
+        Err(error) => panic!("the transfer thread takes no commands any more: {error}"),
+    }
+}
+
+fn input_of(event: Event) -> Input {
+    match event {
+        Event::Done(post) => Input::Moved { post: baton_proto::PostId(post.0), ok: true },
+        Event::Failed(post, error) => {
+            tracing::warn!(post = post.0, %error, "KV could not be moved");
+            Input::Moved { post: baton_proto::PostId(post.0), ok: false }
+        }
+        Event::Notified { peer, bytes } => Input::Notified { engine: peer, bytes },
+        Event::PeerLost(engine) => {
+            tracing::info!(%engine, "the path to a peer is torn down");
+            Input::PathLost { engine }
+        }
+        Event::PeerRefused(engine, error) => {
+            tracing::warn!(%engine, %error, "no path to a peer");
+            Input::PathLost { engine }
+        }
+    }
+}
