@@ -184,3 +184,101 @@ fn unknown(key: &str, known: &[&str]) -> String {
         None => format!("unknown key `{key}`; known are {}", known.join(", ")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+    use crate::args::{Command as Chosen, LogLevel, ServeArgs};
+
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        file
+    }
+
+    fn with_file(text: &str, argv: &[&str]) -> Result<Cli, Error> {
+        let file = file(text);
+        let config = ["--config", file.path().to_str().unwrap()];
+        parse(["baton"].iter().chain(argv).chain(&config).map(Into::into))
+    }
+
+    fn serve(text: &str, flags: &[&str]) -> ServeArgs {
+        let argv: Vec<&str> = ["serve"].iter().chain(flags).copied().collect();
+        let Chosen::Serve(args) = with_file(text, &argv).unwrap().command else { unreachable!() };
+        *args
+    }
+
+    fn complaint(text: &str) -> String {
+        with_file(text, &["serve", "--model=m"]).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn clap_finds_no_fault_with_the_commands() {
+        with_environment(Cli::command()).debug_assert();
+    }
+
+    #[test]
+    fn a_flag_counts_more_than_the_file_and_that_more_than_the_default() {
+        let text = "[serve]\nmodel = \"m\"\nport = 1\nkv-memory = \"2GiB\"\nno-prefix-cache = true\n[up]\nport = 2\n";
+        let args = serve(text, &[]);
+        assert_eq!((args.engine.model.as_str(), args.port, args.engine.block_tokens), ("m", 1, 16));
+        assert_eq!(args.engine.kv_memory.unwrap().0, 2 << 30);
+        assert!(args.engine.no_prefix_cache);
+        let args = serve(text, &["--port=3", "--no-prefix-cache=false"]);
+        assert_eq!((args.port, args.engine.no_prefix_cache), (3, false));
+    }
+
+    #[test]
+    fn lists_and_the_settings_of_all_commands_may_be_in_the_file() {
+        let text =
+            "log-level = \"debug\"\n[route]\nprefill = [\"http://a\", \"http://b\"]\ndecode = \"http://c\"\n";
+        let cli = with_file(text, &["route", "--decode=http://d"]).unwrap();
+        assert_eq!(cli.common.log_level, LogLevel::Debug);
+        let Chosen::Route(args) = cli.command else { unreachable!() };
+        assert_eq!(args.prefill, ["http://a", "http://b"]);
+        assert_eq!(args.decode, ["http://d"], "a flag replaces the list");
+    }
+
+    #[test]
+    fn unknown_keys_are_named_in_whichever_table_they_are() {
+        assert!(complaint("[route]\nlisen = \"x\"\n").contains("[route] unknown key `lisen`; known are "));
+        assert!(
+            complaint("[up]\nkv_memory = 1\n").contains("unknown key `kv_memory`; did you mean `kv-memory`?")
+        );
+        assert!(complaint("model = \"m\"\n").contains("unknown key `model`"));
+        assert!(
+            complaint("[engine]\nmodel = \"m\"\n").contains("unknown table [engine]; the tables are [up]")
+        );
+        assert!(complaint("serve = 1\n").contains("`serve` must be a table"));
+        assert!(complaint("config = \"x\"\n").contains("unknown key `config`"), "a file names no file");
+        assert!(complaint("[serve]\nhelp = true\n").contains("unknown key `help`"));
+    }
+
+    #[test]
+    fn bad_values_are_blamed_on_the_file() {
+        let error = complaint("[serve]\nport = 70000\n");
+        assert!(error.contains("bad value \"70000\" of `port` in [serve]"), "{error}");
+        let error = complaint("[serve]\ntransport = \"pigeon\"\n");
+        assert!(error.contains("bad value \"pigeon\" of `transport` in [serve]"), "{error}");
+        assert!(complaint("[serve]\nport = {a = 1}\n").contains("the value of `port` must be"));
+        assert!(complaint("[serve\n").contains("TOML parse error"));
+        let missing = parse(["baton", "serve", "--config=/none.toml"].map(Into::into)).unwrap_err();
+        assert!(missing.to_string().contains("cannot read /none.toml"));
+    }
+
+    #[test]
+    fn every_setting_has_a_variable() {
+        let variables = variables();
+        for name in
+            ["BATON_CONFIG", "BATON_LOG_LEVEL", "BATON_SERVE_KV_MEMORY", "BATON_UP_PREFILL", "BATON_CHAT_URL"]
+        {
+            assert!(variables.iter().any(|v| v == name), "{name}");
+        }
+        let mut once = variables.clone();
+        once.sort();
+        once.dedup();
+        assert_eq!(once.len(), variables.len(), "no variable means two things");
+    }
+}

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use clap::Args;
+use clap::builder::BoolishValueParser;
 
 use super::routing::RoutingArgs;
 use super::units::Span;
@@ -30,6 +31,17 @@ pub struct RouteArgs {
     /// An engine that does both; may be given several times
     #[arg(long, value_name = "URL", value_delimiter = ',', help_heading = "Engines")]
     pub both: Vec<String>,
+    /// Time between two looks at an engine's health
+    #[arg(long, value_name = "TIME", default_value = "1s", help_heading = "Engines")]
+    pub probe_interval: Span,
+    /// Looks or connections that must fail in a row for an engine to count as unhealthy
+    #[arg(long, value_name = "N", default_value_t = 3, help_heading = "Engines")]
+    pub probe_failures: u32,
+    /// Tell clients in the header x-baton-served-by which engines answered; not for strangers
+    #[arg(long, value_name = "BOOL", help_heading = "Network", action = clap::ArgAction::Set,
+          num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false",
+          hide_default_value = true, value_parser = BoolishValueParser::new())]
+    pub expose_served_by: bool,
     /// How long running requests may go on after SIGTERM
     #[arg(long, value_name = "TIME", default_value = "10s", help_heading = "Network")]
     pub drain_timeout: Span,

@@ -14,15 +14,34 @@ pub struct RoutingArgs {
     /// How an engine is chosen among those of its role
     #[arg(long, value_enum, default_value_t = Policy::LeastLoaded)]
     pub policy: Policy,
-    /// Most requests that wait for an engine; the next one is refused
-    #[arg(long, value_name = "N", default_value_t = 1024)]
-    pub max_queued: usize,
-    /// Longest wait for an engine
-    #[arg(long, value_name = "TIME", default_value = "30s")]
-    pub queue_timeout: Span,
     /// Engines that a request is tried on, until its first byte has been sent
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub attempts: u32,
+
+    /// Most requests at once, waiting ones included; the next one is refused
+    #[arg(long, value_name = "N", default_value_t = 4096, help_heading = "Routing limits")]
+    pub max_requests: usize,
+    /// Most requests that wait for an engine; the next one is refused
+    #[arg(long, value_name = "N", default_value_t = 1024, help_heading = "Routing limits")]
+    pub max_queued: usize,
+    /// Most requests at once on one engine
+    #[arg(long, value_name = "N", default_value_t = 256, help_heading = "Routing limits")]
+    pub max_legs_per_engine: usize,
+    /// Longest wait for a free engine
+    #[arg(long, value_name = "TIME", default_value = "30s", help_heading = "Routing limits")]
+    pub queue_timeout: Span,
+    /// Longest wait for a prefill engine's answer
+    #[arg(long, value_name = "TIME", default_value = "2m", help_heading = "Routing limits")]
+    pub prefill_timeout: Span,
+    /// Longest wait for the first byte of a stream
+    #[arg(long, value_name = "TIME", default_value = "2m", help_heading = "Routing limits")]
+    pub first_byte_timeout: Span,
+    /// Longest wait for an answer that is not streamed
+    #[arg(long, value_name = "TIME", default_value = "10m", help_heading = "Routing limits")]
+    pub answer_timeout: Span,
+    /// Longest silence in a stream
+    #[arg(long, value_name = "TIME", default_value = "1m", help_heading = "Routing limits")]
+    pub idle_timeout: Span,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -47,9 +66,15 @@ impl RoutingArgs {
         vec![
             format!("--strategy={}", value_name(self.strategy)),
             format!("--policy={}", value_name(self.policy)),
-            format!("--max-queued={}", self.max_queued),
-            format!("--queue-timeout={}", self.queue_timeout),
             format!("--attempts={}", self.attempts),
+            format!("--max-requests={}", self.max_requests),
+            format!("--max-queued={}", self.max_queued),
+            format!("--max-legs-per-engine={}", self.max_legs_per_engine),
+            format!("--queue-timeout={}", self.queue_timeout),
+            format!("--prefill-timeout={}", self.prefill_timeout),
+            format!("--first-byte-timeout={}", self.first_byte_timeout),
+            format!("--answer-timeout={}", self.answer_timeout),
+            format!("--idle-timeout={}", self.idle_timeout),
         ]
     }
 }

@@ -86,6 +86,12 @@ impl Child {
         let _ = self.process.start_kill();
     }
 
+    /// The last lines that it has written so far.
+    #[cfg(test)]
+    pub fn lines(&self) -> Vec<String> {
+        self.log.last()
+    }
+
     /// The last lines that it wrote, after its end.
     pub async fn last_lines(&mut self) -> Vec<String> {
         for pump in self.pumps.drain(..) {

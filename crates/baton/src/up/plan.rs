@@ -98,7 +98,8 @@ fn engine(
 
 fn router(args: &UpArgs, common: &CommonArgs, engines: &[Process]) -> Process {
     let listen = SocketAddr::new(args.host, args.port);
-    let mut argv = vec!["route".to_owned(), format!("--listen={listen}")];
+    // The chat shows which engines answered. Whoever reaches this router has the banner's table anyway.
+    let mut argv = vec!["route".to_owned(), format!("--listen={listen}"), "--expose-served-by".to_owned()];
     argv.extend(engines.iter().map(|engine| format!("--{}={}", engine.role, engine.url())));
     argv.extend(args.routing.to_argv());
     argv.extend(ending_and_log(args, common));
@@ -123,4 +124,140 @@ fn reachable(address: SocketAddr) -> SocketAddr {
         ip => ip,
     };
     SocketAddr::new(ip, address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Command, RouteArgs, RoutingArgs, ServeArgs};
+    use crate::settings;
+
+    fn up(flags: &[&str]) -> (UpArgs, CommonArgs) {
+        let argv = ["baton", "up", "--port=0"].into_iter().chain(flags.iter().copied()).map(Into::into);
+        let cli = settings::parse(argv).unwrap();
+        let Command::Up(args) = cli.command else { unreachable!() };
+        (*args, cli.common)
+    }
+
+    fn plan(flags: &[&str], cores: u32) -> Plan {
+        let (args, common) = up(flags);
+        Plan::new(&args, &common, cores, &mut Ports::new(args.base_port)).unwrap()
+    }
+
+    fn command(process: &Process) -> Command {
+        let argv = std::iter::once("baton").chain(process.argv.iter().map(String::as_str)).map(Into::into);
+        settings::parse(argv).unwrap().command
+    }
+
+    fn serve(process: &Process) -> ServeArgs {
+        let Command::Serve(args) = command(process) else { panic!("{process:?}") };
+        *args
+    }
+
+    fn route(plan: &Plan) -> RouteArgs {
+        let Command::Route(args) = command(&plan.router) else { panic!("{plan:?}") };
+        *args
+    }
+
+    #[test]
+    fn engines_share_the_cores_and_the_router_knows_them_all() {
+        let plan = plan(&["--model=emulated", "--prefill=2", "--decode=1"], 8);
+        let names: Vec<&str> = plan.engines.iter().map(|engine| engine.name.as_str()).collect();
+        assert_eq!(names, ["prefill-0", "prefill-1", "decode-0"]);
+        assert!(plan.engines.iter().all(|engine| serve(engine).engine.threads == Some(2)));
+        let router = route(&plan);
+        assert_eq!(router.prefill, [plan.engines[0].url(), plan.engines[1].url()]);
+        assert_eq!(router.decode, [plan.engines[2].url()]);
+        assert!(router.both.is_empty() && router.expose_served_by);
+    }
+
+    #[test]
+    fn without_a_hand_off_one_engine_does_both_with_all_cores() {
+        let plan = plan(&["--model=emulated", "--strategy=none", "--prefill=3"], 8);
+        assert_eq!(plan.engines.len(), 1);
+        assert_eq!(serve(&plan.engines[0]).role, EngineRole::Both);
+        assert_eq!(plan.engines[0].threads, Some(8));
+        assert_eq!(route(&plan).both, [plan.engines[0].url()]);
+    }
+
+    #[test]
+    fn more_engines_than_cores_have_a_thread_each() {
+        assert_eq!(plan(&["--model=emulated", "--decode=4"], 2).engines[0].threads, Some(1));
+        assert_eq!(plan(&["--model=emulated", "--threads=7"], 2).engines[1].threads, Some(7));
+    }
+
+    /// Every setting that `up` shares with the commands it runs is said to them, each with a value that is not the default.
+    #[test]
+    fn children_are_told_everything() {
+        let engine = [
+            "--model=m",
+            "--served-model-name=s",
+            "--emulated-profile=p",
+            "--max-model-len=1000",
+            "--kv-memory=3MiB",
+            "--block-tokens=8",
+            "--no-prefix-cache",
+            "--max-num-seqs=3",
+            "--step-tokens=99",
+            "--max-waiting=98",
+            "--threads=5",
+            "--on-lost-kv=fail",
+            "--lease=31s",
+            "--heartbeat=6s",
+            "--register-timeout=7s",
+            "--max-receiving=65",
+        ];
+        let routing = [
+            "--strategy=pull",
+            "--policy=round-robin",
+            "--attempts=4",
+            "--max-requests=5",
+            "--max-queued=6",
+            "--max-legs-per-engine=7",
+            "--queue-timeout=8s",
+            "--prefill-timeout=9s",
+            "--first-byte-timeout=10s",
+            "--answer-timeout=11s",
+            "--idle-timeout=12s",
+        ];
+        let flags = [&engine[..], &routing[..]].concat();
+        let (args, _) = up(&flags);
+        let plan = plan(&flags, 2);
+        assert_eq!(serve(&plan.engines[1]).engine, args.engine);
+        assert_eq!(route(&plan).routing, args.routing);
+        assert_all_differ::<EngineArgs>(&engine, &["transport"]);
+        assert_all_differ::<RoutingArgs>(&routing, &[]);
+    }
+
+    /// The list above would not notice a flag that is new.
+    fn assert_all_differ<A: clap::Args>(said: &[&str], only_one_value: &[&str]) {
+        let command = A::augment_args(clap::Command::new("x"));
+        let flags = command.get_arguments().filter_map(clap::Arg::get_long);
+        for flag in flags.filter(|flag| !only_one_value.contains(flag)) {
+            let name = format!("--{flag}");
+            assert!(
+                said.iter().any(|text| text.split('=').next() == Some(&name)),
+                "{name} is not in the test"
+            );
+        }
+    }
+
+    #[test]
+    fn ports_follow_the_base() {
+        // Two neighbours that are free just now.
+        let base = (20_000..30_000)
+            .step_by(7)
+            .find(|port| (0..4).all(|i| std::net::TcpListener::bind(("127.0.0.1", port + i)).is_ok()));
+        let base = base.unwrap();
+        let plan = plan(&["--model=emulated", &format!("--base-port={base}")], 2);
+        assert_eq!(plan.engines[1].address.port(), base + 2);
+        assert_eq!(serve(&plan.engines[1]).side_channel_port, base + 3);
+    }
+
+    #[test]
+    fn a_router_on_every_address_is_reached_on_loopback() {
+        assert_eq!(reachable("0.0.0.0:80".parse().unwrap()), "127.0.0.1:80".parse().unwrap());
+        assert_eq!(reachable("[::]:80".parse().unwrap()), "[::1]:80".parse().unwrap());
+        assert_eq!(reachable("10.0.0.1:80".parse().unwrap()), "10.0.0.1:80".parse().unwrap());
+    }
 }

@@ -186,3 +186,56 @@ async fn stop_all(children: &mut [Child], limit: Duration, signals: &mut Signals
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    fn shell(script: &str) -> Child {
+        let sink = Sink::Screen { screen: Arc::new(Screen::new()), prefix: String::new() };
+        Child::spawn("child-0", "/bin/sh".as_ref(), &["-c".to_owned(), script.to_owned()], sink).unwrap()
+    }
+
+    async fn wait_for_line(child: &Child, line: &str) {
+        while !child.lines().iter().any(|l| l == line) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn the_first_death_is_told_with_its_last_words() {
+        let mut engines = [shell("sleep 60"), shell("echo one; echo two >&2; exit 3")];
+        let fault = first_death(&mut engines, &mut None).await;
+        let pid = engines[1].pid;
+        assert_eq!(fault.to_string(), format!("child-0 (pid {pid}) exited with status 3"));
+        let Fault::Died { mut last_lines, .. } = fault else { unreachable!() };
+        last_lines.sort();
+        assert_eq!(last_lines, ["one", "two"]);
+    }
+
+    #[tokio::test]
+    async fn a_kill_is_told_by_name() {
+        let mut engines = [shell("kill -9 $$")];
+        let fault = first_death(&mut engines, &mut None).await.to_string();
+        assert!(fault.contains("was killed by signal 9 (SIGKILL"), "{fault}");
+    }
+
+    #[tokio::test]
+    async fn children_are_asked_first_and_killed_when_they_do_not_listen() {
+        let mut signals = Signals::new().unwrap();
+        let screen = Screen::new();
+        let mut polite = [shell("trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.01; done")];
+        wait_for_line(&polite[0], "up").await;
+        stop_all(&mut polite, Duration::from_secs(20), &mut signals, &screen).await;
+        assert_eq!(polite[0].last_lines().await, ["up", "bye"]);
+
+        let mut deaf = [shell("trap '' TERM; echo up; while :; do sleep 0.01; done")];
+        wait_for_line(&deaf[0], "up").await;
+        let start = Instant::now();
+        stop_all(&mut deaf, Duration::from_millis(100), &mut signals, &screen).await;
+        assert!(start.elapsed() < Duration::from_secs(5));
+        assert!(child::describe(deaf[0].ended().await).contains("SIGKILL"));
+    }
+}
