@@ -9,6 +9,7 @@ use std::path::Path;
 use baton_types::TokenId;
 pub use gguf_vocabulary::GgufVocabulary;
 pub use special::SpecialTokens;
+pub(crate) use special::{read_json, token_name};
 use token_bytes::TokenBytes;
 
 /// Why there is no tokenizer, or no tokens.

@@ -5,6 +5,7 @@ use baton_types::TokenId;
 use serde_json::{Map, Value, json};
 
 use super::{SpecialTokens, TokenizerError};
+use crate::weights::gguf::{Gguf, GgufError, Value as GgufValue};
 
 /// What a GGUF file says about its tokenizer, under `tokenizer.ggml.*`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -16,7 +17,7 @@ pub struct GgufVocabulary {
     /// `tokens`: their index is their id.
     pub tokens: Vec<String>,
     /// `token_type`, one a token; see [`CONTROL`] and [`USER_DEFINED`].
-    pub token_types: Vec<i32>,
+    pub token_types: Vec<u64>,
     /// `merges`: two tokens with a space between them, the most important pair first.
     pub merges: Vec<String>,
     pub bos: Option<u32>,
@@ -28,9 +29,9 @@ pub struct GgufVocabulary {
 }
 
 /// `token_type` of tokens that steer the model.
-const CONTROL: i32 = 3;
+const CONTROL: u64 = 3;
 /// `token_type` of tokens that are text but never come out of merges.
-const USER_DEFINED: i32 = 4;
+const USER_DEFINED: u64 = 4;
 
 /// How a text is cut into pieces before BPE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +74,35 @@ impl PreTokenizer {
 }
 
 impl GgufVocabulary {
+    /// # Errors
+    /// If the file has no vocabulary, or a member of it is of another type than it should be.
+    pub fn read(gguf: &Gguf) -> Result<Self, GgufError> {
+        let strings = |key: &str| -> Result<Vec<String>, GgufError> {
+            Ok(gguf.get_strings(key)?.into_iter().map(str::to_owned).collect())
+        };
+        let id = |name: &str| {
+            let value = gguf.metadata(&format!("tokenizer.ggml.{name}")).and_then(GgufValue::as_u64);
+            value.and_then(|id| u32::try_from(id).ok())
+        };
+        let flag = |name: &str| gguf.metadata(&format!("tokenizer.ggml.{name}")).and_then(GgufValue::as_bool);
+        let pre = gguf.metadata("tokenizer.ggml.pre").and_then(GgufValue::as_str);
+        let token_types = match gguf.metadata("tokenizer.ggml.token_type") {
+            Some(_) => gguf.get_u64s("tokenizer.ggml.token_type")?,
+            None => Vec::new(),
+        };
+        Ok(Self {
+            kind: gguf.get_str("tokenizer.ggml.model")?.to_owned(),
+            pre: pre.map(str::to_owned),
+            tokens: strings("tokenizer.ggml.tokens")?,
+            token_types,
+            merges: strings("tokenizer.ggml.merges")?,
+            bos: id("bos_token_id"),
+            eos: ["eos_token_id", "eot_token_id", "eom_token_id"].into_iter().filter_map(id).collect(),
+            add_bos: flag("add_bos_token"),
+            add_eos: flag("add_eos_token"),
+        })
+    }
+
     pub fn special_tokens(&self) -> SpecialTokens {
         SpecialTokens::new(self.bos.map(TokenId), self.eos.iter().copied().map(TokenId))
     }

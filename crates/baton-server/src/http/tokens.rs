@@ -42,7 +42,7 @@ fn read_and_tokenize(serving: &Serving, body: &Body) -> Result<Response, ApiErro
         }
         TokenizeInput::Chat(prompt) => serving.text.encode_chat(&prompt)?,
     };
-    let texts = || tokens.iter().map(|token| serving.text.decode(std::slice::from_ref(token))).collect();
+    let texts = || tokens.iter().map(|token| serving.text.token_text(*token)).collect();
     Ok(json_response(&TokenizeResponse {
         count: u32::try_from(tokens.len()).unwrap_or(u32::MAX),
         max_model_len: serving.info.max_model_len,

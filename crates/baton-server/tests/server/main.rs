@@ -1,0 +1,8 @@
+//! Whole servers in one process, over real sockets: what a client and another engine see.
+
+mod alone;
+mod api;
+mod faults;
+mod hand_off;
+mod harness;
+mod lifecycle;
