@@ -1,9 +1,9 @@
 //! The core that a driver talks to: the engine's decisions and the protocol endpoint, each hearing the other at once.
 
-use baton_proto::{Endpoint, Reason};
+use baton_proto::Endpoint;
 use baton_types::{Time, TransferMode};
 
-use crate::action::{Input, Output};
+use crate::action::{Input, Output, Reason};
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::sequence::Part;
@@ -25,10 +25,14 @@ impl EngineCore {
 
     /// Outputs must be polled to the end before the next input.
     pub fn handle_input(&mut self, now: Time, input: Input) {
+        while let Some((_, seq)) = self.engine.next_overdue().filter(|(at, _)| *at <= now) {
+            self.engine.give_up_kv(seq);
+            self.settle(now);
+        }
         match input {
             Input::Proto(input) => self.tell_endpoint(now, input),
             Input::Tick => self.tell_endpoint(now, baton_proto::Input::Tick),
-            input => self.engine.handle(input),
+            input => self.engine.handle(now, input),
         }
         self.settle(now);
         self.engine.schedule();
@@ -44,7 +48,9 @@ impl EngineCore {
     }
 
     pub fn poll_timeout(&self) -> Option<(Time, Reason)> {
-        self.endpoint.poll_timeout()
+        let overdue = self.engine.next_overdue().map(|(at, seq)| (at, Reason::KvOverdue(seq)));
+        let proto = self.endpoint.poll_timeout().map(|(at, reason)| (at, Reason::Proto(reason)));
+        overdue.into_iter().chain(proto).min()
     }
 
     pub fn stats(&self) -> Stats {
