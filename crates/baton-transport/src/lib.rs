@@ -1,5 +1,6 @@
 //! Bytes between registered memories: within a process, between processes of a host.
 
+mod copy;
 mod lists;
 pub mod memory;
 mod posts;

@@ -1,9 +1,9 @@
 //! The posts to one peer that are in flight, for transports whose initiator copies the bytes itself.
 
 use std::collections::VecDeque;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
+use crate::copy::Run;
 use crate::lists::Lists;
 use crate::transport::{
     Descriptor, Direction, Event, MAX_NOTIFICATION, MAX_PAIRS, Post, PostId, TransportError,
@@ -11,36 +11,6 @@ use crate::transport::{
 
 /// How much is copied for one peer before the others, and whoever waits for the poll, get their turn: below 0.1 ms.
 pub(crate) const SLICE_BYTES: usize = 512 << 10;
-
-/// Bytes that are neighbours on both sides: one memcpy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Run {
-    pub direction: Direction,
-    pub local: u64,
-    pub remote: u64,
-    pub len: usize,
-}
-
-impl Run {
-    /// Copies the run between the two regions that begin at `local` and `remote`.
-    ///
-    /// # Safety
-    /// Both regions must stay mapped, and hold `len` bytes from the run's offset. They must not overlap. Nobody else may
-    /// write the source or touch the destination meanwhile; between engines, leases see to that (I3). A peer that breaks
-    /// this rule gets torn bytes: no value here is interpreted, so it cannot do more.
-    #[allow(unsafe_code)]
-    pub unsafe fn copy(&self, local: NonNull<u8>, remote: NonNull<u8>) {
-        // SAFETY: both offsets are inside their regions (caller).
-        let (local, remote) =
-            unsafe { (local.as_ptr().add(self.local as usize), remote.as_ptr().add(self.remote as usize)) };
-        let (from, to) = match self.direction {
-            Direction::Read => (remote, local),
-            Direction::Write => (local, remote),
-        };
-        // SAFETY: `len` bytes are mapped on both sides, which do not overlap (caller).
-        unsafe { std::ptr::copy_nonoverlapping(from.cast_const(), to, self.len) }
-    }
-}
 
 /// A post of which bytes are still to be copied.
 #[derive(Debug)]

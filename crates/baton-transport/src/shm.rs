@@ -150,6 +150,10 @@ impl Transport for ShmTransport {
     fn remove_peer(&mut self, peer: &EngineId) {
         if let Some(known) = self.peers.get_mut(peer) {
             known.leave(known.gone(), &self.sockets, &mut self.pending);
+            // If it waits at the door, it need not wait until its patience ends.
+            if let Some(link) = self.door.take(peer) {
+                self.sockets.close(link);
+            }
         }
     }
 

@@ -4,7 +4,9 @@ mod agent;
 mod endings;
 mod fabric;
 mod moves;
+mod process;
 mod setup;
+mod strangers;
 
 use fabric::{MemoryFabric, ShmFabric};
 
