@@ -17,7 +17,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 pub use chat::ChatArgs;
 pub use engine::{EngineArgs, LostKv, TransportKind};
 pub use route::RouteArgs;
-pub use routing::{Policy, RoutingArgs, Strategy};
+pub use routing::{Policy, Strategy};
 pub use serve::ServeArgs;
 pub use units::{ByteSize, Span};
 pub use up::UpArgs;

@@ -4,9 +4,11 @@ mod args;
 mod chat;
 mod http;
 mod log;
+mod model;
 mod route;
 mod serve;
 mod settings;
+mod signals;
 mod up;
 
 use std::future::Future;

@@ -7,20 +7,20 @@ mod log_lines;
 mod plan;
 mod ports;
 mod screen;
-mod signals;
 mod supervisor;
 
 pub use child::die_with_parent;
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::args::{CommonArgs, UpArgs};
+use crate::model::Model;
+use crate::signals::Signals;
 use plan::Plan;
 use ports::Ports;
 use screen::Screen;
-use signals::Signals;
 use supervisor::Supervisor;
 
 /// # Errors
@@ -28,12 +28,13 @@ use supervisor::Supervisor;
 ///
 /// Must run on the main thread: the kernel kills the children when the thread that started them ends.
 pub async fn up(args: &UpArgs, common: &CommonArgs) -> Result<ExitCode> {
-    let mut signals = Signals::new().context("cannot listen for signals")?;
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     let mut ports = Ports::new(args.base_port);
     let plan = Plan::new(args, common, cores, &mut ports)?;
-    let screen = Screen::new();
-    let mut supervisor = Supervisor::new(args, screen)?;
+    let mut supervisor = Supervisor::new(args, Screen::new())?;
+    // Once, here, so that the engines find it; nothing else runs yet, and Ctrl-C still ends the process by itself.
+    Model::find(&args.engine.model)?;
+    let mut signals = Signals::new()?;
     // Held until here, so that no two processes were given the same port.
     drop(ports);
     let ending = supervisor.run(&plan, &mut signals).await;

@@ -52,6 +52,12 @@ pub struct Span(pub Duration);
 /// In milliseconds; nothing finer is a setting.
 const SPAN_UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
+impl Span {
+    pub fn ms(self) -> u64 {
+        u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
 impl FromStr for Span {
     type Err = String;
 
@@ -65,7 +71,7 @@ impl FromStr for Span {
 
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ms = u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX);
+        let ms = self.ms();
         let exact = |(_, each): &&(&str, u64)| ms >= *each && ms.is_multiple_of(*each);
         let (unit, each) = SPAN_UNITS.iter().find(exact).unwrap_or(&("ms", 1));
         write!(f, "{}{unit}", ms / each)

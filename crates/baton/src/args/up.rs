@@ -44,7 +44,7 @@ pub struct UpArgs {
     /// Address that the router listens on; the engines stay on loopback
     #[arg(long, value_name = "IP", default_value = "127.0.0.1", help_heading = "Network")]
     pub host: IpAddr,
-    /// Port of the router
+    /// Port of the router; 0 takes a free one
     #[arg(long, default_value_t = 8000, help_heading = "Network")]
     pub port: u16,
     /// First port of the engines, two for each [default: whatever is free]

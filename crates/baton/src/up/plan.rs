@@ -1,7 +1,6 @@
 //! Which processes there will be, and what each is told.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
 
 use anyhow::Result;
 use baton_types::EngineRole;
@@ -40,14 +39,14 @@ impl Plan {
     /// # Errors
     /// If a port is in use.
     pub fn new(args: &UpArgs, common: &CommonArgs, cores: u32, ports: &mut Ports) -> Result<Self> {
-        ports.hold(SocketAddr::new(args.host, args.port), "--port")?;
+        let port = ports.hold(SocketAddr::new(args.host, args.port), "--port")?;
         let roles = roles(args);
         let threads = args.engine.threads.unwrap_or_else(|| (cores / roles.len() as u32).max(1));
         let mut engines = Vec::with_capacity(roles.len());
         for (role, index) in roles {
             engines.push(engine(args, common, role, index, threads, ports)?);
         }
-        let router = router(args, common, &engines);
+        let router = router(args, common, SocketAddr::new(args.host, port), &engines);
         Ok(Self { engines, router })
     }
 }
@@ -96,8 +95,7 @@ fn engine(
     })
 }
 
-fn router(args: &UpArgs, common: &CommonArgs, engines: &[Process]) -> Process {
-    let listen = SocketAddr::new(args.host, args.port);
+fn router(args: &UpArgs, common: &CommonArgs, listen: SocketAddr, engines: &[Process]) -> Process {
     // The chat shows which engines answered. Whoever reaches this router has the banner's table anyway.
     let mut argv = vec!["route".to_owned(), format!("--listen={listen}"), "--expose-served-by".to_owned()];
     argv.extend(engines.iter().map(|engine| format!("--{}={}", engine.role, engine.url())));
@@ -108,7 +106,7 @@ fn router(args: &UpArgs, common: &CommonArgs, engines: &[Process]) -> Process {
 
 /// A process ends its requests well before it would be killed.
 fn ending_and_log(args: &UpArgs, common: &CommonArgs) -> [String; 3] {
-    let drain = Duration::from_millis(args.stop_timeout.0.as_millis() as u64 * 2 / 3);
+    let drain = args.stop_timeout.0 * 2 / 3;
     [
         format!("--drain-timeout={}", Span(drain)),
         format!("--log-level={}", value_name(common.log_level)),
@@ -129,7 +127,7 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{Command, RouteArgs, RoutingArgs, ServeArgs};
+    use crate::args::{Command, RouteArgs, ServeArgs};
     use crate::settings;
 
     fn up(flags: &[&str]) -> (UpArgs, CommonArgs) {
@@ -225,12 +223,12 @@ mod tests {
         let plan = plan(&flags, 2);
         assert_eq!(serve(&plan.engines[1]).engine, args.engine);
         assert_eq!(route(&plan).routing, args.routing);
-        assert_all_differ::<EngineArgs>(&engine, &["transport"]);
-        assert_all_differ::<RoutingArgs>(&routing, &[]);
+        assert_all_differ(&args.engine, &engine, &["transport"]);
+        assert_all_differ(&args.routing, &routing, &[]);
     }
 
     /// The list above would not notice a flag that is new.
-    fn assert_all_differ<A: clap::Args>(said: &[&str], only_one_value: &[&str]) {
+    fn assert_all_differ<A: clap::Args>(_: &A, said: &[&str], only_one_value: &[&str]) {
         let command = A::augment_args(clap::Command::new("x"));
         let flags = command.get_arguments().filter_map(clap::Arg::get_long);
         for flag in flags.filter(|flag| !only_one_value.contains(flag)) {

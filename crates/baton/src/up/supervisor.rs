@@ -18,8 +18,8 @@ use super::health::all_healthy;
 use super::log_lines::Sink;
 use super::plan::{Plan, Process};
 use super::screen::Screen;
-use super::signals::Signals;
 use crate::args::UpArgs;
+use crate::signals::Signals;
 
 /// The running system. Children that are still there when it is dropped are killed.
 #[derive(Debug)]
