@@ -31,12 +31,14 @@ const STYLES: Styles = Styles::styled()
 const SETTINGS_HELP: &str = "\
 Settings:
   A flag counts more than its environment variable, that more than the file, that more than the default.
-  `--kv-memory 2GiB` of `baton serve` is also BATON_SERVE_KV_MEMORY=2GiB, and in the file of --config:
+  `--kv-memory 2GiB` of `baton serve` is also BATON_SERVE_KV_MEMORY=2GiB, and in a file that --config or
+  BATON_CONFIG names:
 
       [serve]
       kv-memory = \"2GiB\"
 
-  Each command reads its own table. BATON_LOG takes filters such as `info,baton_server=debug`.
+  Each command reads its own table; flags of all commands stand above the tables.
+  BATON_LOG takes filters such as `info,baton_server=debug`.
 
 Start here:
   baton up --model emulated          a whole system on this machine

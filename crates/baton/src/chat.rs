@@ -6,7 +6,7 @@ mod turn;
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use baton_openai::FinishReason;
 use baton_openai::models::ModelList;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -18,6 +18,7 @@ use terminal::Terminal;
 use turn::Turn;
 
 const COMMANDS: &str = "/reset forgets the conversation, /quit leaves; Ctrl-C stops an answer, Ctrl-D leaves";
+const HINT: &str = "Start a system with `baton up`, or say with --url where one runs.";
 /// What a shell reports of a program that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
 
@@ -27,7 +28,7 @@ pub async fn chat(args: &ChatArgs) -> Result<ExitCode> {
     let server = Server::at(&args.url)?;
     let model = match &args.model {
         Some(model) => model.clone(),
-        None => first_model(&server).await.context("is a system running there? `baton up` starts one")?,
+        None => first_model(&server).await.map_err(|error| anyhow!("{error:#}\n{HINT}"))?,
     };
     let mut chat = Chat {
         session: Session::new(args, model.clone()),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
@@ -63,10 +63,9 @@ impl Server {
             .header("content-type", "application/json")
             .body(Full::new(body))?;
         self.client.request(request).await.map_err(|error| {
-            let nobody = error.is_connect();
-            let context =
-                if nobody { format!("nothing answers at {}", self.base) } else { self.base.clone() };
-            anyhow::Error::new(error).context(context)
+            let what = if error.is_connect() { "nothing answers at" } else { "no answer from" };
+            let error = anyhow::Error::new(error);
+            anyhow!("{what} {}: {}", self.base, error.root_cause())
         })
     }
 }

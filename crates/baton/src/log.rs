@@ -5,7 +5,7 @@ use std::io::{IsTerminal, stderr};
 use anyhow::{Context, Result};
 use tracing_subscriber::EnvFilter;
 
-use crate::args::{CommonArgs, LogFormat, value_name};
+use crate::args::{CommonArgs, LogFormat, LogLevel, value_name};
 
 /// Filters in the style of `RUST_LOG`; it counts more than `--log-level`.
 pub const FILTER: &str = "BATON_LOG";
@@ -15,7 +15,7 @@ pub const FILTER: &str = "BATON_LOG";
 pub fn start(args: &CommonArgs) -> Result<()> {
     let filter = match std::env::var(FILTER) {
         Ok(text) => text.parse::<EnvFilter>().with_context(|| format!("{FILTER}={text} is no filter"))?,
-        Err(_) => EnvFilter::new(value_name(args.log_level)),
+        Err(_) => EnvFilter::new(filter(args.log_level)),
     };
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr).with_target(false);
     match args.log_format {
@@ -23,4 +23,12 @@ pub fn start(args: &CommonArgs) -> Result<()> {
         LogFormat::Json => log.json().init(),
     }
     Ok(())
+}
+
+/// The level is for this project's crates; of others, only what is wrong is of interest.
+fn filter(level: LogLevel) -> String {
+    match level {
+        LogLevel::Off | LogLevel::Error => value_name(level),
+        level => format!("warn,baton={}", value_name(level)),
+    }
 }

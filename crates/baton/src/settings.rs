@@ -58,14 +58,21 @@ fn with_environment(command: Command) -> Command {
         command.mut_args(|arg| match settable(&arg) {
             true => {
                 let variable = variable(name, arg.get_long().unwrap_or_default());
-                arg.env(variable)
+                // Their names follow from the flags'; the help says so once.
+                arg.env(variable).hide_env(true)
             }
             false => arg,
         })
     };
     name_variables(command, "").mut_subcommands(|table| {
         let name = table.get_name().to_owned();
-        name_variables(table, &name)
+        let help = table.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let flag = flags(&table).next().unwrap_or_default().to_owned();
+        let note = format!(
+            "Every flag is a variable as well, --{flag} is {}, and a key of [{name}] in the file that --config names.",
+            variable(&name, &flag)
+        );
+        name_variables(table, &name).after_help(format!("{help}\n\n{note}"))
     })
 }
 

@@ -11,7 +11,7 @@ use super::units::Span;
 const EXAMPLES: &str = "\
 Examples:
   One prefill engine, two decode engines:
-      baton route --prefill http://10.0.0.1:8000 --decode http://10.0.0.2:8000 --decode http://10.0.0.3:8000
+      baton route --prefill http://10.0.0.1:8000 --decode http://10.0.0.2:8000,http://10.0.0.3:8000
 
   Two engines that do both, for comparison:
       baton route --strategy none --both http://10.0.0.1:8000,http://10.0.0.2:8000";

@@ -25,10 +25,10 @@ Ctrl-C stops everything; a second one at once.";
 #[derive(Clone, Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct UpArgs {
-    /// Prefill engines [not with --strategy none]
+    /// Number of prefill engines [not with --strategy none]
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64), help_heading = "System")]
     pub prefill: u32,
-    /// Decode engines [not with --strategy none]
+    /// Number of decode engines [not with --strategy none]
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64), help_heading = "System")]
     pub decode: u32,
     /// Write each process's log to a file in this directory, not to the terminal

@@ -110,9 +110,12 @@ impl Supervisor {
     /// Stops the router, so that no new request comes in, then the engines. Returns when no child is left.
     pub async fn stop(&mut self, signals: &mut Signals) {
         self.screen.settled();
-        let limit = self.stop_timeout;
-        if let Some(router) = &mut self.router {
-            stop_all(std::slice::from_mut(router), limit, signals, &self.screen).await;
+        let mut limit = self.stop_timeout;
+        if let Some(router) = &mut self.router
+            && let Stopped::Impatiently =
+                stop_all(std::slice::from_mut(router), limit, signals, &self.screen).await
+        {
+            limit = Duration::ZERO;
         }
         stop_all(&mut self.engines, limit, signals, &self.screen).await;
     }
@@ -168,16 +171,30 @@ async fn first_death(engines: &mut [Child], router: &mut Option<Child>) -> Fault
     Fault::Died { name: child.name.clone(), pid: child.pid, status, last_lines: child.last_lines().await }
 }
 
+#[derive(Debug, PartialEq, Eq)]
+enum Stopped {
+    InTime,
+    /// The limit passed.
+    Late,
+    /// The user asked once more.
+    Impatiently,
+}
+
 /// Asks the children to end and kills those that have not within the limit, or when the user asks once more.
-async fn stop_all(children: &mut [Child], limit: Duration, signals: &mut Signals, screen: &Screen) {
+async fn stop_all(
+    children: &mut [Child],
+    limit: Duration,
+    signals: &mut Signals,
+    screen: &Screen,
+) -> Stopped {
     children.iter().for_each(Child::terminate);
-    let patient = tokio::select! {
-        ended = timeout(limit, join_all(children.iter_mut().map(Child::ended))) => ended.is_ok(),
-        () = signals.next() => false,
+    let stopped = tokio::select! {
+        ended = timeout(limit, join_all(children.iter_mut().map(Child::ended))) => match ended {
+            Ok(_) => return Stopped::InTime,
+            Err(_) => Stopped::Late,
+        },
+        () = signals.next() => Stopped::Impatiently,
     };
-    if patient {
-        return;
-    }
     for child in children.iter_mut() {
         if timeout(Duration::ZERO, child.ended()).await.is_err() {
             screen.line(&format!("baton: {} (pid {}) is killed", child.name, child.pid));
@@ -185,6 +202,7 @@ async fn stop_all(children: &mut [Child], limit: Duration, signals: &mut Signals
             child.ended().await;
         }
     }
+    stopped
 }
 
 #[cfg(test)]
@@ -228,13 +246,15 @@ mod tests {
         let screen = Screen::new();
         let mut polite = [shell("trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.01; done")];
         wait_for_line(&polite[0], "up").await;
-        stop_all(&mut polite, Duration::from_secs(20), &mut signals, &screen).await;
+        let stopped = stop_all(&mut polite, Duration::from_secs(20), &mut signals, &screen).await;
+        assert_eq!(stopped, Stopped::InTime);
         assert_eq!(polite[0].last_lines().await, ["up", "bye"]);
 
         let mut deaf = [shell("trap '' TERM; echo up; while :; do sleep 0.01; done")];
         wait_for_line(&deaf[0], "up").await;
         let start = Instant::now();
-        stop_all(&mut deaf, Duration::from_millis(100), &mut signals, &screen).await;
+        let stopped = stop_all(&mut deaf, Duration::from_millis(100), &mut signals, &screen).await;
+        assert_eq!(stopped, Stopped::Late);
         assert!(start.elapsed() < Duration::from_secs(5));
         assert!(child::describe(deaf[0].ended().await).contains("SIGKILL"));
     }

@@ -42,7 +42,7 @@ fn without_a_system_it_says_how_to_start_one() {
     let output = baton(&["chat", "--url=http://127.0.0.1:1", "--once=hi"]).output().unwrap();
     let said = stderr(&output);
     assert_eq!(output.status.code(), Some(1));
-    assert!(said.contains("nothing answers at http://127.0.0.1:1") && said.contains("baton up"), "{said}");
+    assert!(said.contains("nothing answers at http://127.0.0.1:1:") && said.contains("baton up"), "{said}");
     let output = baton(&["chat", "--url=https://127.0.0.1:1", "--once=hi"]).output().unwrap();
     assert!(stderr(&output).contains("https is not supported"), "{}", stderr(&output));
 }
@@ -58,9 +58,9 @@ fn settings_come_from_the_nearest_place() {
     };
     let path = file.path().to_str().unwrap();
     let (config, url) = (("BATON_CONFIG", path), ("BATON_CHAT_URL", "http://127.0.0.1:2"));
-    assert!(tried(&["--url=http://127.0.0.1:1"], &[config, url]).contains("127.0.0.1:1 "), "flag");
-    assert!(tried(&[], &[config, url]).contains("127.0.0.1:2"), "environment");
-    assert!(tried(&[], &[config]).contains("127.0.0.1:3"), "file");
+    assert!(tried(&["--url=http://127.0.0.1:1"], &[config, url]).contains("127.0.0.1:1:"), "flag");
+    assert!(tried(&[], &[config, url]).contains("127.0.0.1:2:"), "environment");
+    assert!(tried(&[], &[config]).contains("127.0.0.1:3:"), "file");
     let wrong = tried(&[], &[("BATON_LOG", "=,=")]);
     assert!(wrong.contains("BATON_LOG"), "{wrong}");
 }
