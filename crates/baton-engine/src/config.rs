@@ -18,7 +18,7 @@ pub struct Config {
     pub step_tokens: usize,
     /// Tokens of a sequence, prompt and answer together.
     pub max_model_len: usize,
-    /// Sequences without blocks, preempted ones apart; beyond that requests are refused.
+    /// While so many sequences are without blocks, requests are refused. Preempted sequences may come on top.
     pub max_waiting: usize,
     /// Sequences whose KV is on its way from a peer. They hold blocks, but no place in the step.
     pub max_receiving: usize,

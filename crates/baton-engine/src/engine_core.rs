@@ -30,7 +30,10 @@ impl EngineCore {
             self.settle(now);
         }
         match input {
-            Input::Proto(input) => self.tell_endpoint(now, input),
+            Input::Proto(input) => {
+                assert!(!is_command(&input), "the engine alone commands the protocol: {input:?}");
+                self.tell_endpoint(now, input);
+            }
             Input::Tick => self.tell_endpoint(now, baton_proto::Input::Tick),
             input => self.engine.handle(now, input),
         }
@@ -63,7 +66,7 @@ impl EngineCore {
 
     /// Whether nothing is left to do for any client or peer: a drained engine may exit.
     pub fn is_idle(&self) -> bool {
-        self.engine.is_idle()
+        self.engine.is_idle() && self.endpoint.census().farewells == 0
     }
 
     /// Passes the engine's commands on until it has no more; whether there were any.
@@ -105,4 +108,19 @@ impl EngineCore {
         let census = self.endpoint.census();
         assert_eq!(census.leases + census.transfers, known, "I4: transfers that nobody here answers for");
     }
+}
+
+fn is_command(input: &baton_proto::Input) -> bool {
+    use baton_proto::Input::{Cancel, Complete, Expect, Fetch, Offer, Progress, Receive, Send};
+    matches!(
+        input,
+        Expect { .. }
+            | Fetch { .. }
+            | Receive { .. }
+            | Offer { .. }
+            | Send { .. }
+            | Progress { .. }
+            | Complete { .. }
+            | Cancel { .. }
+    )
 }

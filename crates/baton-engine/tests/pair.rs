@@ -5,7 +5,7 @@ mod toy;
 use std::time::Duration;
 
 use baton_engine::{Config, FinishReason, Input, OnLostKv, SeqFailure};
-use baton_types::{SeqId, Time, TransferId, TransferMode};
+use baton_types::{Mutation, SeqId, Time, TransferId, TransferMode};
 use toy::pair::{Happening, Job, Pair, config};
 use toy::solo::{Answer, End};
 use toy::{Dice, oracle, prompt, request};
@@ -220,28 +220,7 @@ fn one_transfer_serves_one_sequence() {
 fn random_games_end_with_the_right_words_and_empty_tables() {
     let mut totals = baton_engine::Counters::default();
     for seed in 0..150 {
-        let mut dice = Dice(seed * 1000);
-        let mut pair = random_pair(&mut dice);
-        let jobs = 4 + dice.below(16);
-        for i in 0..jobs {
-            let job = Job {
-                source: dice.below(2) as usize,
-                mode: MODES[dice.below(2) as usize],
-                prompt: prompt(dice.below(3), 1 + dice.below(30) as usize),
-                max_tokens: 1 + dice.below(8) as u32,
-                lag: Duration::from_millis(dice.below(80)),
-                destination_first: dice.one_in(2),
-                abandoned: dice.one_in(10),
-            };
-            pair.start(Time::from_millis(dice.below(400)), job, TransferId(u128::from(i)));
-        }
-        for _ in 0..dice.below(8) {
-            let seq = SeqId(dice.below(16));
-            let input = if dice.one_in(2) { Input::Abort { seq } } else { Input::Stop { seq } };
-            pair.at(Time::from_millis(dice.below(600)), dice.below(2) as usize, Happening::Input(input));
-        }
-        pair.dice = Some(dice);
-        pair.run_to_end();
+        let pair = random_game(seed, Mutation::NONE);
         for node in &pair.nodes {
             let counters = node.core.stats().counters;
             totals.transfers_received += counters.transfers_received;
@@ -257,15 +236,68 @@ fn random_games_end_with_the_right_words_and_empty_tables() {
     assert!(totals.preemptions > 50 && totals.aborted > 50, "{totals:?}");
 }
 
-fn random_pair(dice: &mut Dice) -> Pair {
+/// I10.
+#[test]
+fn a_random_game_is_the_same_when_played_again() {
+    for seed in 0..10 {
+        assert_eq!(random_game(seed, Mutation::NONE).log, random_game(seed, Mutation::NONE).log);
+    }
+}
+
+/// The games must be able to lose.
+#[cfg(feature = "mutants")]
+#[test]
+fn random_games_catch_the_bugs_that_are_put_in() {
+    use baton_types::Mutant;
+
+    for mutant in
+        [Mutant::FreeWithoutQuarantine, Mutant::ReadyOneNotificationEarly, Mutant::PrefixHitOffByOne]
+    {
+        let caught = (0..1000).find(|seed| {
+            std::panic::catch_unwind(|| drop(random_game(*seed, Mutation::of(mutant)))).is_err()
+        });
+        assert!(caught.is_some(), "{mutant:?} goes unnoticed");
+    }
+}
+
+/// Jobs in both directions, in both modes, with clients that leave, between two small engines.
+fn random_game(seed: u64, mutation: Mutation) -> Pair {
+    let mut dice = Dice(seed * 1000);
+    let mut pair = random_pair(&mut dice, mutation);
+    for i in 0..4 + dice.below(16) {
+        let job = Job {
+            source: dice.below(2) as usize,
+            mode: MODES[dice.below(2) as usize],
+            prompt: prompt(dice.below(3), 1 + dice.below(30) as usize),
+            max_tokens: 1 + dice.below(8) as u32,
+            lag: Duration::from_millis(dice.below(80)),
+            destination_first: dice.one_in(2),
+            abandoned: dice.one_in(10),
+        };
+        pair.start(Time::from_millis(dice.below(400)), job, TransferId(u128::from(i)));
+    }
+    for _ in 0..dice.below(8) {
+        let seq = SeqId(dice.below(16));
+        let input = if dice.one_in(2) { Input::Abort { seq } } else { Input::Stop { seq } };
+        let node = dice.below(2) as usize;
+        pair.at(Time::from_millis(dice.below(600)), node, Happening::Input(input));
+    }
+    pair.dice = Some(dice);
+    pair.run_to_end();
+    pair
+}
+
+fn random_pair(dice: &mut Dice, mutation: Mutation) -> Pair {
     let block_tokens = 1 + dice.below(5) as u32;
     let mut next = |node| {
-        let config = config(node, 32 / block_tokens + dice.below(20) as u32, block_tokens);
+        let mut config = config(node, 32 / block_tokens + dice.below(20) as u32, block_tokens);
+        config.proto.mutation = mutation;
         Config {
             max_running: 1 + dice.below(4) as usize,
             max_receiving: 1 + dice.below(4) as usize,
             prefix_cache: !dice.one_in(3),
             watermark_blocks: dice.below(3) as usize,
+            mutation,
             ..config
         }
     };

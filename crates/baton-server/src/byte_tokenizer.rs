@@ -74,7 +74,19 @@ mod tests {
     #[test]
     fn texts_and_answers_read_back() {
         let tokenizer = ByteTokenizer::new(1000);
-        for text in ["", "hello", "<", "<300", "<300>", "<0300>", "<1000>", "<999><256>", "<12>", "über <>", "a<<500>>"] {
+        for text in [
+            "",
+            "hello",
+            "<",
+            "<300",
+            "<300>",
+            "<0300>",
+            "<1000>",
+            "<999><256>",
+            "<12>",
+            "über <>",
+            "a<<500>>",
+        ] {
             assert_eq!(tokenizer.decode(&tokenizer.encode(text)), text);
         }
         let answer: Vec<TokenId> = (256..1000).map(TokenId).collect();

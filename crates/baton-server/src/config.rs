@@ -223,7 +223,10 @@ mod tests {
         config.validate().unwrap();
         let again: ServerConfig = serde_json::from_str(&serde_json::to_string(&config).unwrap()).unwrap();
         assert_eq!(again, config);
-        assert!(serde_json::from_str::<ServerConfig>(r#"{"nmae":"p0"}"#).is_err(), "a misspelt member is an error");
+        assert!(
+            serde_json::from_str::<ServerConfig>(r#"{"nmae":"p0"}"#).is_err(),
+            "a misspelt member is an error"
+        );
     }
 
     #[test]

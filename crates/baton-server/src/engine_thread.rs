@@ -127,7 +127,10 @@ impl Engine {
         // The inbox's senders live in links that this thread owns, so it never closes before the thread ends.
         match deadline {
             None => self.runtime.block_on(items.recv()),
-            Some(at) => self.runtime.block_on(tokio::time::timeout_at(at.into(), items.recv())).ok().flatten(),
+            // Inside the block, because a timer belongs to the runtime that it is made in.
+            Some(at) => self
+                .runtime
+                .block_on(async { tokio::time::timeout_at(at.into(), items.recv()).await.ok().flatten() }),
         }
     }
 

@@ -116,7 +116,8 @@ impl Exchange {
 
     /// With KV from a peer, what this engine found in its own cache was computed by the peer all the same.
     fn usage(&self, usage: Usage) -> baton_openai::Usage {
-        let cached = self.cached_by_peer.map_or(usage.cached_tokens, |cached| cached.min(usage.prompt_tokens));
+        let cached =
+            self.cached_by_peer.map_or(usage.cached_tokens, |cached| cached.min(usage.prompt_tokens));
         baton_openai::Usage::new(usage.prompt_tokens, usage.completion_tokens, cached)
     }
 }
@@ -168,9 +169,10 @@ fn refused(why: Refusal) -> ApiError {
         Refusal::PoolTooSmall { .. } => context("The prompt does not fit this server's KV cache.".to_owned()),
         Refusal::Overloaded => overloaded(),
         Refusal::Draining => draining(),
-        Refusal::TransferInUse => {
-            ApiError::bad_param("kv_transfer_params", "This transfer_id is in use; draw a new one for every attempt.")
-        }
+        Refusal::TransferInUse => ApiError::bad_param(
+            "kv_transfer_params",
+            "This transfer_id is in use; draw a new one for every attempt.",
+        ),
         Refusal::OwnPeer => {
             ApiError::bad_param("kv_transfer_params", "remote_engine_id is the engine that was asked.")
         }

@@ -99,8 +99,10 @@ mod tests {
 
     #[test]
     fn a_handle_becomes_the_decode_leg_of_the_same_transfer() {
-        let identity = Identity { engine: "p@00000000000000ff".parse().unwrap(), host: "::1".into(), port: 5600 };
-        let handle = Handle { transfer: TransferId(7), mode: TransferMode::Push, tokens: 100, cached_tokens: 64 };
+        let identity =
+            Identity { engine: "p@00000000000000ff".parse().unwrap(), host: "::1".into(), port: 5600 };
+        let handle =
+            Handle { transfer: TransferId(7), mode: TransferMode::Push, tokens: 100, cached_tokens: 64 };
         let text = serde_json::to_string(&answer(&handle, &identity)).unwrap();
         let peer = PeerAddress { engine: identity.engine, host: "::1".into(), port: 5600 };
         let want = HandOff::FromPeer { transfer: TransferId(7), mode: TransferMode::Push, peer };

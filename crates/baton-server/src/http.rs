@@ -68,7 +68,10 @@ async fn count(State(app): State<Arc<App>>, request: Request, next: axum::middle
 /// A 413 beyond the limit, a 400 if it does not arrive.
 async fn read_body(request: Request, limit: usize) -> Result<Bytes, ApiError> {
     let too_large = || {
-        ApiError::new(ErrorKind::BodyTooLarge, format!("The request body is larger than the limit of {limit} bytes."))
+        ApiError::new(
+            ErrorKind::BodyTooLarge,
+            format!("The request body is larger than the limit of {limit} bytes."),
+        )
     };
     let announced = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     if announced.and_then(|text| text.parse().ok()).is_some_and(|bytes: u64| bytes > limit as u64) {
@@ -78,7 +81,9 @@ async fn read_body(request: Request, limit: usize) -> Result<Bytes, ApiError> {
     match tokio::time::timeout(BODY_TIMEOUT, body).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-        Ok(Err(_)) | Err(_) => Err(ApiError::new(ErrorKind::BadRequest, "The request body did not arrive whole.")),
+        Ok(Err(_)) | Err(_) => {
+            Err(ApiError::new(ErrorKind::BadRequest, "The request body did not arrive whole."))
+        }
     }
 }
 
@@ -102,7 +107,8 @@ fn respond(result: Result<Response, ApiError>) -> Response {
 
 fn error_response(error: &ApiError) -> Response {
     let mut response = Response::new(Body::from(error.to_json()));
-    *response.status_mut() = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    *response.status_mut() =
+        StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     if matches!(error.kind, ErrorKind::Overloaded | ErrorKind::Unavailable) {

@@ -50,12 +50,20 @@ impl HttpMetrics {
     pub fn write(&self, page: &mut Page) {
         page.head("baton_http_answers_total", "counter", "Answers by path and status.");
         for ((path, status), count) in self.answers.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            page.line("baton_http_answers_total", &format!("path=\"{path}\",status=\"{status}\""), *count as f64);
+            page.line(
+                "baton_http_answers_total",
+                &format!("path=\"{path}\",status=\"{status}\""),
+                *count as f64,
+            );
         }
         let histograms = [
             ("baton_time_to_first_token_seconds", &self.time_to_first_token, "Arrival to first token."),
             ("baton_inter_token_seconds", &self.inter_token, "Between two tokens of an answer."),
-            ("baton_time_per_output_token_seconds", &self.time_per_output_token, "Mean per answer, first token apart."),
+            (
+                "baton_time_per_output_token_seconds",
+                &self.time_per_output_token,
+                "Mean per answer, first token apart.",
+            ),
             ("baton_request_seconds", &self.end_to_end, "Arrival to the end of the answer."),
         ];
         for (name, histogram, help) in histograms {
@@ -177,7 +185,11 @@ fn write_counters(page: &mut Page, stats: &Stats) {
         ("baton_computed_tokens_total", "Tokens whose KV was computed here.", c.computed_tokens),
         ("baton_generated_tokens_total", "Tokens generated.", c.generated_tokens),
         ("baton_prompt_tokens_total", "Prompt tokens of admitted requests.", c.prompt_tokens),
-        ("baton_prefix_queried_tokens_total", "Tokens looked up in the prefix cache.", c.prefix_queried_tokens),
+        (
+            "baton_prefix_queried_tokens_total",
+            "Tokens looked up in the prefix cache.",
+            c.prefix_queried_tokens,
+        ),
         ("baton_prefix_hit_tokens_total", "Tokens found in the prefix cache.", c.prefix_hit_tokens),
         ("baton_preemptions_total", "Sequences that lost their blocks.", c.preemptions),
         ("baton_received_tokens_total", "Prompt tokens whose KV came from a peer.", c.received_tokens),

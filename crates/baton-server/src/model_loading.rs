@@ -36,7 +36,10 @@ pub(crate) struct Loaded {
 
 impl std::fmt::Debug for Loaded {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Loaded").field("name", &self.name).field("blocks", &self.blocks).finish_non_exhaustive()
+        f.debug_struct("Loaded")
+            .field("name", &self.name)
+            .field("blocks", &self.blocks)
+            .finish_non_exhaustive()
     }
 }
 

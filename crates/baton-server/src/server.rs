@@ -47,7 +47,10 @@ pub struct Server {
 ///
 /// # Errors
 /// If the server cannot start, or a fault ended it: then the process must end as well.
-pub async fn serve(config: ServerConfig, shutdown: impl Future<Output = ()> + Send) -> Result<(), ServerError> {
+pub async fn serve(
+    config: ServerConfig,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), ServerError> {
     Server::bind(config).await?.run(shutdown).await
 }
 
@@ -113,7 +116,9 @@ impl Server {
         app.begin_draining();
         drain(&inbox, &mut faults, config.drain_timeout()).await?;
         // Whatever still runs ends with its engine, and its client is told so.
-        tokio::task::spawn_blocking(move || drop(thread)).await.map_err(|e| ServerError::Fault(e.to_string()))?;
+        tokio::task::spawn_blocking(move || drop(thread))
+            .await
+            .map_err(|e| ServerError::Fault(e.to_string()))?;
         front.finish().await;
         Ok(())
     }
@@ -197,7 +202,8 @@ async fn start(
         side_channel: SideChannel::start(side_channel, inbox.clone()),
     };
     let core = EngineCore::new(core_config);
-    let thread = EngineThread::spawn(core, links, inbox.clone(), items, reporter).map_err(ServerError::Thread)?;
+    let thread =
+        EngineThread::spawn(core, links, inbox.clone(), items, reporter).map_err(ServerError::Thread)?;
     let serving = Serving {
         inbox,
         eos: loaded.text.eos().to_vec(),
@@ -221,12 +227,8 @@ fn core_config(
     proto.heartbeat = Duration::from_millis(config.heartbeat_ms);
     proto.register_timeout = Duration::from_millis(config.register_timeout_ms);
     let max_running = config.max_num_seqs as usize;
-    let defaults = baton_engine::Config::new(
-        loaded.blocks,
-        config.block_tokens,
-        loaded.max_model_len as usize,
-        proto,
-    );
+    let defaults =
+        baton_engine::Config::new(loaded.blocks, config.block_tokens, loaded.max_model_len as usize, proto);
     baton_engine::Config {
         max_running,
         // A step has a token at least for each of its sequences.
@@ -246,7 +248,13 @@ fn identity(config: &ServerConfig, engine: &EngineId, port: u16) -> Identity {
     Identity { engine: engine.clone(), host, port }
 }
 
-fn engine_info(config: &ServerConfig, engine: &EngineId, model: &str, port: u16, max_len: usize) -> EngineInfo {
+fn engine_info(
+    config: &ServerConfig,
+    engine: &EngineId,
+    model: &str,
+    port: u16,
+    max_len: usize,
+) -> EngineInfo {
     let Identity { engine, host, port } = identity(config, engine, port);
     EngineInfo {
         engine_id: engine,
@@ -268,8 +276,13 @@ async fn drain(inbox: &Inbox, faults: &mut Faults, limit: Duration) -> Result<()
     tracing::info!("draining");
     let idle = async {
         inbox.send(baton_engine::Input::Drain).await;
-        while inbox.snapshot().await.is_some_and(|snapshot| !snapshot.idle) {
-            tokio::time::sleep(DRAIN_POLL).await;
+        loop {
+            match inbox.snapshot().await {
+                Some(snapshot) if snapshot.idle => return,
+                Some(_) => tokio::time::sleep(DRAIN_POLL).await,
+                // The engine has died; the fault says why.
+                None => std::future::pending().await,
+            }
         }
     };
     tokio::select! {

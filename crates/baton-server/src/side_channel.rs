@@ -159,7 +159,8 @@ impl Shared {
         self.tell(opened).await;
         let shared = self.clone();
         self.runtime.spawn(async move {
-            if let Err(error) = connection::carry(stream, conn, queue, &shared.inbox, &shared.received).await {
+            if let Err(error) = connection::carry(stream, conn, queue, &shared.inbox, &shared.received).await
+            {
                 tracing::debug!(?conn, %error, "a connection of the side channel broke");
             }
             shared.table().conns.remove(&conn);

@@ -5,8 +5,8 @@ use std::sync::{Arc, LazyLock};
 
 use baton_proto::{Input, Output};
 use baton_transport::{
-    BlockPool, BlockPost, Direction, Event, MemoryHub, MemoryTransport, PostId, ShmTransport, Transport,
-    TransferHandle, TransferThread, TransportError, TransportLimits,
+    BlockPool, BlockPost, Direction, Event, MemoryHub, MemoryTransport, PostId, ShmTransport, TransferHandle,
+    TransferThread, Transport, TransportError, TransportLimits,
 };
 use baton_types::{EngineId, HeapRegion, MemoryRegion};
 

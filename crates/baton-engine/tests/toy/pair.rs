@@ -236,7 +236,7 @@ impl Pair {
     }
 
     fn line(&mut self, node: usize, arrow: &str, text: &str) {
-        writeln!(self.log, "{:>4} {} {arrow} {text}", self.now.0 / 1_000_000, NAMES[node]).unwrap();
+        writeln!(self.log, "{:<3} {} {arrow} {text}", self.now.0 / 1_000_000, NAMES[node]).unwrap();
     }
 
     fn take(&mut self, node: usize, output: Output) {

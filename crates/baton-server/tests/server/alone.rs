@@ -29,7 +29,10 @@ async fn a_stream_says_what_the_whole_answer_says() {
     let server = TestServer::start(config(Memory)).await;
     for (path, body) in [
         ("/v1/completions", json!({"prompt": "Once upon", "max_tokens": 20, "temperature": 0})),
-        ("/v1/completions", json!({"prompt": "Seeded", "max_tokens": 20, "seed": 5, "return_token_ids": true})),
+        (
+            "/v1/completions",
+            json!({"prompt": "Seeded", "max_tokens": 20, "seed": 5, "return_token_ids": true}),
+        ),
         (
             "/v1/chat/completions",
             json!({"messages": [{"role": "user", "content": "Hi ü"}], "max_tokens": 9, "temperature": 0}),
@@ -43,18 +46,25 @@ async fn a_stream_says_what_the_whole_answer_says() {
         let options = json!({"include_usage": true});
         let streamed = with(with(body, "stream", true.into()), "stream_options", options);
         let chunks = server.stream(path, &streamed).await;
-        let said: String = chunks.iter().filter_map(|c| {
-            let choice = c["choices"].get(0)?;
-            choice["text"].as_str().or(choice["delta"]["content"].as_str())
-        }).collect();
+        let said: String = chunks
+            .iter()
+            .filter_map(|c| {
+                let choice = c["choices"].get(0)?;
+                choice["text"].as_str().or(choice["delta"]["content"].as_str())
+            })
+            .collect();
         assert_eq!(said, text);
         let (usage, finish) = (&chunks[chunks.len() - 1], &chunks[chunks.len() - 2]);
         // The prefix cache knows the prompt by now; the rest of the usage is the same.
         assert_eq!(usage["usage"]["total_tokens"], whole["usage"]["total_tokens"]);
         assert_eq!(usage["choices"], json!([]));
         assert_eq!(finish["choices"][0]["finish_reason"], "length");
-        let streamed_ids: Vec<_> = chunks.iter().filter_map(|c| c["choices"].get(0)?["token_ids"].as_array()).flatten().collect();
-        assert_eq!(streamed_ids, choice["token_ids"].as_array().iter().copied().flatten().collect::<Vec<_>>());
+        let streamed_ids: Vec<_> =
+            chunks.iter().filter_map(|c| c["choices"].get(0)?["token_ids"].as_array()).flatten().collect();
+        assert_eq!(
+            streamed_ids,
+            choice["token_ids"].as_array().iter().copied().flatten().collect::<Vec<_>>()
+        );
     }
     server.idle().await;
 }
@@ -63,7 +73,8 @@ async fn a_stream_says_what_the_whole_answer_says() {
 async fn the_prefix_cache_is_counted_and_kept_apart_by_tenant_and_salt() {
     let server = TestServer::start(config(Memory)).await;
     let body = greedy(&prompt(1, 100), 4);
-    let cached = |answer: &serde_json::Value| answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
+    let cached =
+        |answer: &serde_json::Value| answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
     let salted = with(body.clone(), "cache_salt", "s".into());
     for (tenant, body, want) in [
         ("", &body, 0),
@@ -83,7 +94,8 @@ async fn the_prefix_cache_is_counted_and_kept_apart_by_tenant_and_salt() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_string_ends_the_text_before_it() {
     // Slow enough that the stop comes long before the length.
-    let server = TestServer::start(baton_server::ServerConfig { model: emulated("tiny"), ..config(Memory) }).await;
+    let server =
+        TestServer::start(baton_server::ServerConfig { model: emulated("tiny"), ..config(Memory) }).await;
     let body = greedy(&prompt(3, 20), 2_000);
     let first = expected(&prompt(3, 20), 8);
     let stop = format!("<{}>", first[6]);

@@ -20,11 +20,23 @@ async fn wrong_requests_get_their_status_in_openai_s_shape() {
         (with(prompt.clone(), "temperature", json!(9)), 400, Value::Null),
         (with(prompt.clone(), "n", json!(2)), 400, "unsupported_parameter".into()),
         (with(prompt.clone(), "prompt", json!([99_999])), 400, Value::Null),
-        (with(prompt.clone(), "prompt", json!([1; 64])), 400, "context_length_exceeded".into()),
+        (with(prompt.clone(), "prompt", json!(vec![1; 64])), 400, "context_length_exceeded".into()),
         (with(prompt.clone(), "max_tokens", json!(60)), 400, "context_length_exceeded".into()),
         (with(prompt.clone(), "kv_transfer_params", json!({"do_remote_prefill": true})), 400, Value::Null),
-        (with(prompt.clone(), "kv_transfer_params", json!({"do_remote_decode": true, "do_remote_prefill": true})), 400, Value::Null),
-        (with(prompt.clone(), "kv_transfer_params", json!({"do_remote_decode": true, "transfer_id": "x"})), 400, Value::Null),
+        (
+            with(
+                prompt.clone(),
+                "kv_transfer_params",
+                json!({"do_remote_decode": true, "do_remote_prefill": true}),
+            ),
+            400,
+            Value::Null,
+        ),
+        (
+            with(prompt.clone(), "kv_transfer_params", json!({"do_remote_decode": true, "transfer_id": "x"})),
+            400,
+            Value::Null,
+        ),
         (with(prompt.clone(), "kv_transfer_params", own), 400, Value::Null),
     ];
     for (body, status, code) in cases {
@@ -41,15 +53,23 @@ async fn wrong_requests_get_their_status_in_openai_s_shape() {
     let garbage = server.send(Method::POST, "/v1/completions", "{\"prompt\":".into(), &[]).await;
     assert_eq!(garbage.status(), StatusCode::BAD_REQUEST);
     let tenant = "t".repeat(300);
-    let long = server.send(Method::POST, "/v1/completions", prompt.to_string().into(), &[("x-baton-tenant", &tenant)]).await;
+    let long = server
+        .send(Method::POST, "/v1/completions", prompt.to_string().into(), &[("x-baton-tenant", &tenant)])
+        .await;
     assert_eq!(long.status(), StatusCode::BAD_REQUEST);
     server.idle().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bodies_have_a_limit_with_and_without_a_length() {
-    let server = TestServer::start(ServerConfig { max_body_bytes: 20_000, ..config(Memory) }).await;
-    let (status, _) = server.post("/v1/completions", &json!({"prompt": "x".repeat(10_000), "max_tokens": 1})).await;
+    let server = TestServer::start(ServerConfig {
+        max_body_bytes: 20_000,
+        kv_memory_bytes: Some(16 << 20),
+        ..config(Memory)
+    })
+    .await;
+    let (status, _) =
+        server.post("/v1/completions", &json!({"prompt": "x".repeat(10_000), "max_tokens": 1})).await;
     assert_eq!(status, StatusCode::OK, "off the async threads");
     let large = json!({"prompt": "x".repeat(20_000)});
     for path in ["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"] {
@@ -95,7 +115,10 @@ async fn it_tells_what_it_is() {
     let info = server.info().await;
     assert_eq!(info.engine_id.name.as_str(), "p0");
     assert_eq!((info.role, info.model.as_str()), (baton_types::EngineRole::Prefill, "tiny"));
-    assert_eq!((info.side_channel.host.as_str(), info.side_channel.port), ("127.0.0.1", server.side_channel.port()));
+    assert_eq!(
+        (info.side_channel.host.as_str(), info.side_channel.port),
+        ("127.0.0.1", server.side_channel.port())
+    );
     assert_eq!((info.transports, info.block_tokens), (vec!["memory".to_owned()], 16));
     assert_eq!(info.load.kv_blocks_total, 512);
     // 512 blocks of 16 tokens are less than the model's context; the last token needs no place.
@@ -105,7 +128,8 @@ async fn it_tells_what_it_is() {
     let models: Value = serde_json::from_slice(&models).unwrap();
     assert_eq!(models["data"][0]["id"], "tiny");
     assert_eq!(server.get("/version").await.0, StatusCode::OK);
-    let (_, tokens) = server.post("/tokenize", &json!({"prompt": "hü<300>", "return_token_strs": true})).await;
+    let (_, tokens) =
+        server.post("/tokenize", &json!({"prompt": "hü<300>", "return_token_strs": true})).await;
     assert_eq!(tokens["tokens"], json!([104, 195, 188, 300]));
     let (_, text) = server.post("/detokenize", &json!({"tokens": tokens["tokens"]})).await;
     assert_eq!(text["prompt"], "hü<300>");
@@ -113,7 +137,11 @@ async fn it_tells_what_it_is() {
     assert_eq!(server.post("/tokenize", &chat).await.1["count"], "user: a\nassistant:".len());
     let (_, page) = server.get("/metrics").await;
     let page = String::from_utf8(page.to_vec()).unwrap();
-    for name in ["vllm:num_requests_running{model_name=\"tiny\"} 0", "vllm:kv_cache_usage_perc{model_name=\"tiny\"} 0", "baton_time_to_first_token_seconds_count 0"] {
+    for name in [
+        "vllm:num_requests_running{model_name=\"tiny\"} 0",
+        "vllm:kv_cache_usage_perc{model_name=\"tiny\"} 0",
+        "baton_time_to_first_token_seconds_count 0",
+    ] {
         assert!(page.contains(name), "{name} in {page}");
     }
 }
@@ -121,7 +149,11 @@ async fn it_tells_what_it_is() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transfer_id_is_used_by_one_request_at_a_time() {
     let server = TestServer::start(ServerConfig { model: emulated("tiny"), ..config(Memory) }).await;
-    let leg = with(greedy(&prompt(1, 20), 1), "kv_transfer_params", json!({"do_remote_decode": true, "transfer_id": transfer(5)}));
+    let leg = with(
+        greedy(&prompt(1, 20), 1),
+        "kv_transfer_params",
+        json!({"do_remote_decode": true, "transfer_id": transfer(5)}),
+    );
     server.complete(&leg).await;
     let (status, answer) = server.post("/v1/completions", &leg).await;
     assert_eq!((status, &answer["error"]["param"]), (StatusCode::BAD_REQUEST, &json!("kv_transfer_params")));

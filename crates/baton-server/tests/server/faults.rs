@@ -19,7 +19,8 @@ fn slow(config: &mut ServerConfig) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_leaves_frees_its_blocks_at_once() {
-    let server = TestServer::start(ServerConfig { model: emulated("tiny"), ..config(TransportKind::Memory) }).await;
+    let server =
+        TestServer::start(ServerConfig { model: emulated("tiny"), ..config(TransportKind::Memory) }).await;
     // In the middle of a stream.
     let body = with(greedy(&prompt(1, 100), 4_000), "stream", true.into());
     let response = server.send(Method::POST, "/v1/completions", body.to_string().into(), &[]).await;
@@ -89,7 +90,9 @@ async fn either_side_may_be_taken_back_at_any_time() {
         let (prefill, decode) = pair(slow, kind).await;
         let info = prefill.info().await;
         let prompt = prompt(7, 1_500);
-        for (i, (leave_prefill, leave_decode)) in [(40, 5_000), (5_000, 40), (60, 60), (1, 1)].into_iter().enumerate() {
+        for (i, (leave_prefill, leave_decode)) in
+            [(40, 5_000), (5_000, 40), (60, 60), (1, 1)].into_iter().enumerate()
+        {
             let id = 10 + i as u128;
             let leg = with(greedy(&prompt, 1), "kv_transfer_params", ask_prefill(Some(id), "push"));
             let body = with(greedy(&prompt, 5), "kv_transfer_params", ask_decode(id, "push", &info));

@@ -13,14 +13,17 @@ async fn a_drain_ends_what_runs_and_refuses_what_comes() {
     let mut server = TestServer::start(ServerConfig { model: emulated("tiny"), ..config(Memory) }).await;
     let body = greedy(&prompt(1, 30), 200);
     // On its own connection, for the server to be borrowed meanwhile.
-    let client = hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new()).build_http();
+    let client =
+        hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new()).build_http();
     let request = hyper::Request::post(format!("http://{}/v1/completions", server.http))
         .body(http_body_util::Full::new(bytes::Bytes::from(body.to_string())))
         .unwrap();
     let running = tokio::spawn(client.request(request));
     server.until("it runs", async || server.info().await.load.running > 0).await;
     server.begin_shutdown();
-    server.until("it drains", async || server.get("/health").await.0 == StatusCode::SERVICE_UNAVAILABLE).await;
+    server
+        .until("it drains", async || server.get("/health").await.0 == StatusCode::SERVICE_UNAVAILABLE)
+        .await;
     let (status, answer) = server.post("/v1/completions", &body).await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{answer}");
     let answer = http_body_util::BodyExt::collect(running.await.unwrap().unwrap().into_body()).await.unwrap();
