@@ -36,6 +36,8 @@ pub(crate) struct Serving {
     pub identity: Identity,
     /// All but the load, which is asked for.
     pub info: EngineInfo,
+    /// Ids below it are tokens of the model.
+    pub vocab: usize,
     /// The longest sequence, prompt and answer together.
     pub max_len: usize,
     /// What ends an answer unless the client wants it ignored.

@@ -48,6 +48,8 @@ pub struct ServerConfig {
     pub heartbeat_ms: u64,
     /// How long a decode engine waits for a prefill engine to take up what it registered (push).
     pub register_timeout_ms: u64,
+    /// How long a request waits, in all, for KV from its peer before the KV counts as lost.
+    pub kv_timeout_ms: u64,
     /// How long a drain waits for requests and leases.
     pub drain_timeout_ms: u64,
     pub max_body_bytes: usize,
@@ -120,6 +122,9 @@ pub struct EmulatedChoice {
     pub layers: u32,
     pub kv_heads: u32,
     pub head_dim: u32,
+    /// A model whose tokenizer and chat template are used, so that texts have as many tokens as they would have with it;
+    /// named as on the command line. By default a byte is a token.
+    pub tokenizer: Option<String>,
 }
 
 impl Default for ServerConfig {
@@ -146,6 +151,7 @@ impl Default for ServerConfig {
             lease_ms: 30_000,
             heartbeat_ms: 5_000,
             register_timeout_ms: 120_000,
+            kv_timeout_ms: 120_000,
             drain_timeout_ms: 60_000,
             max_body_bytes: 8 << 20,
         }
@@ -167,6 +173,7 @@ impl Default for EmulatedChoice {
             layers: layout.layers,
             kv_heads: layout.kv_heads,
             head_dim: layout.head_dim,
+            tokenizer: None,
         }
     }
 }

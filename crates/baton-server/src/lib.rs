@@ -16,6 +16,7 @@ mod hand_off;
 mod http;
 mod inbox;
 mod metrics;
+mod model_files;
 mod model_loading;
 mod random;
 mod request;

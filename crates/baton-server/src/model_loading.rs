@@ -5,13 +5,13 @@ use std::sync::Arc;
 use baton_engine::ModelRunner;
 use baton_model::{CostProfile, EmulatedRunner, KvMemory, Paced};
 use baton_proto::Compat;
-use baton_types::{KvDtype, KvLayout, KvOrder, MemoryRegion};
+use baton_types::{KvDtype, KvLayout, KvOrder, MemoryRegion, TokenId};
 
 use crate::byte_tokenizer::ByteTokenizer;
 use crate::config::{EmulatedChoice, ModelChoice, ServerConfig};
 use crate::error::ServerError;
 use crate::text::Text;
-use crate::transfer_link;
+use crate::{model_files, transfer_link};
 
 /// Without a configured size, at most this much KV.
 const DEFAULT_KV_BYTES: u64 = 1 << 30;
@@ -24,6 +24,10 @@ const EMULATED_CONTEXT: u32 = 32_768;
 pub(crate) struct Loaded {
     pub runner: Box<dyn ModelRunner>,
     pub text: Text,
+    /// Ids below it are tokens of both model and tokenizer.
+    pub vocab: usize,
+    /// The tokens that end an answer.
+    pub eos: Vec<TokenId>,
     pub region: Arc<dyn MemoryRegion>,
     pub layout: KvLayout,
     pub blocks: u32,
@@ -66,15 +70,23 @@ fn load_emulated(config: &ServerConfig, choice: &EmulatedChoice) -> Result<Loade
         let known: Vec<&str> = CostProfile::names().collect();
         ServerError::Config(format!("no profile {:?}; there are {}", choice.profile, known.join(", ")))
     })?;
+    let mut model = choice.model;
+    let text = match &choice.tokenizer {
+        None => Text::Bytes(ByteTokenizer::new(model.vocab)),
+        Some(source) => model_files::text(&model_files::fetch(source)?)?,
+    };
+    model.vocab = u32::try_from(text.vocab_size()).unwrap_or(u32::MAX);
     let memory = allocate(config, layout)?;
-    let runner = EmulatedRunner::new(choice.model, memory.clone()).map_err(model_error)?;
+    let runner = EmulatedRunner::new(model, memory.clone()).map_err(model_error)?;
     Ok(Loaded {
         runner: Box::new(Paced { runner, profile }),
-        text: Text::Bytes(ByteTokenizer::new(choice.model.vocab)),
+        vocab: text.vocab_size(),
+        eos: text.eos().to_vec(),
+        text,
         region: memory.region().clone(),
         layout: memory.layout().clone(),
         blocks: memory.num_blocks(),
-        fingerprint: choice.model.fingerprint(),
+        fingerprint: model.fingerprint(),
         max_model_len: config.max_model_len.unwrap_or(EMULATED_CONTEXT),
         name: "emulated".to_owned(),
     })

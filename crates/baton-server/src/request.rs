@@ -44,7 +44,6 @@ pub(crate) fn prepare(
         Endpoint::Completions => {
             let completion = CompletionRequest::read(&body)?;
             serving.check_model(completion.model.as_deref())?;
-            completion.prompt.check_vocabulary(serving.text.vocab_size())?;
             (Input::Prompt(completion.prompt, completion.add_special_tokens), completion.generation)
         }
     };
@@ -56,6 +55,10 @@ pub(crate) fn prepare(
             serving.text.encode(&text, add_special_tokens)?
         }
     };
+    // Whoever wrote them: a runner knows no other ids.
+    let prompt = Prompt::Tokens(prompt);
+    prompt.check_vocabulary(serving.vocab)?;
+    let Prompt::Tokens(prompt) = prompt else { unreachable!("made above") };
     finish(serving, prompt, generation, hand_off, tenant)
 }
 

@@ -47,3 +47,41 @@ fn run(mut runner: Box<dyn ModelRunner>, steps: &Receiver<Batch>, inbox: &Inbox)
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use baton_engine::{RunnerError, StepResult};
+
+    use super::*;
+    use crate::fault::faults;
+    use crate::inbox::{Item, inbox};
+
+    /// Fails step 1, panics at step 2.
+    struct Frail;
+
+    impl ModelRunner for Frail {
+        fn run(&mut self, batch: &Batch) -> Result<StepResult, RunnerError> {
+            match batch.step {
+                0 => Ok(StepResult { step: 0, sampled: Vec::new() }),
+                1 => Err(RunnerError("no weights".to_owned())),
+                _ => panic!("a kernel met a NaN"),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn results_failures_and_panics_are_told_apart() {
+        let (inbox, mut items) = inbox(tokio::runtime::Handle::current());
+        let (reporter, mut faults) = faults();
+        let runner = RunnerThread::spawn(Box::new(Frail), inbox, &reporter).unwrap();
+        let step = |step| Batch { step, entries: Vec::new() };
+        runner.compute(step(0));
+        assert!(matches!(items.recv().await, Some(Item::Input(Input::Stepped(StepResult { step: 0, .. })))));
+        runner.compute(step(1));
+        assert!(matches!(items.recv().await, Some(Item::Input(Input::StepFailed { step: 1 }))));
+        runner.compute(step(2));
+        assert_eq!(faults.next().await, "the thread baton-runner panicked: a kernel met a NaN");
+        // The engine may not know yet; the server is ending.
+        runner.compute(step(3));
+    }
+}

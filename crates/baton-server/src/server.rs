@@ -206,7 +206,8 @@ async fn start(
         EngineThread::spawn(core, links, inbox.clone(), items, reporter).map_err(ServerError::Thread)?;
     let serving = Serving {
         inbox,
-        eos: loaded.text.eos().to_vec(),
+        vocab: loaded.vocab,
+        eos: loaded.eos,
         text: Arc::new(loaded.text),
         identity: identity(config, &engine, port),
         info: engine_info(config, &engine, &loaded.name, port, max_len),
@@ -237,6 +238,7 @@ fn core_config(
         max_receiving: config.max_receiving as usize,
         prefix_cache: config.prefix_cache,
         on_lost_kv: config.on_lost_kv.into(),
+        kv_timeout: Duration::from_millis(config.kv_timeout_ms),
         model: loaded.fingerprint.clone(),
         ..defaults
     }

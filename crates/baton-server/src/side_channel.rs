@@ -188,3 +188,75 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use baton_types::{EngineId, EngineName, TransferId};
+    use tokio::sync::mpsc::Receiver;
+
+    use super::*;
+    use crate::inbox::{Item, inbox};
+
+    fn address(port: u16) -> PeerAddress {
+        let engine = EngineId::new(EngineName::new("p").unwrap(), 1);
+        PeerAddress { engine, host: "127.0.0.1".to_owned(), port }
+    }
+
+    async fn next(items: &mut Receiver<Item>) -> Input {
+        let item = timeout(Duration::from_secs(10), items.recv()).await.expect("something happens");
+        match item.unwrap() {
+            Item::Input(baton_engine::Input::Proto(input))
+            | Item::Budgeted(baton_engine::Input::Proto(input), _) => input,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn start() -> (SideChannel, Receiver<Item>, u16) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (inbox, items) = inbox(runtime::Handle::current());
+        (SideChannel::start(listener, inbox), items, port)
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_told_of_once_from_its_beginning_to_its_end() {
+        let (ours, mut our_items, _) = start().await;
+        let (theirs, mut their_items, port) = start().await;
+        ours.dial(address(port));
+        let Input::Connected { conn, .. } = next(&mut our_items).await else { panic!("connected") };
+        let Input::Accepted { conn: accepted } = next(&mut their_items).await else { panic!("accepted") };
+        let message = Message::Abort { transfer: TransferId(7) };
+        assert_eq!(ours.send(conn, &message), None);
+        assert_eq!(theirs.send(accepted, &message), None);
+        let frame = codec::encode(&message);
+        assert_eq!(next(&mut their_items).await, Input::Received { conn: accepted, frame: frame.clone() });
+        assert_eq!(next(&mut our_items).await, Input::Received { conn, frame: frame.clone() });
+        // What is queued is still written.
+        assert_eq!(ours.send(conn, &message), None);
+        ours.close(conn);
+        assert_eq!(next(&mut their_items).await, Input::Received { conn: accepted, frame });
+        assert_eq!(next(&mut their_items).await, Input::Closed { conn: accepted });
+        assert_eq!(theirs.send(accepted, &message), None, "to nobody");
+        drop((ours, theirs));
+        assert!(matches!(timeout(Duration::from_millis(100), their_items.recv()).await, Ok(None) | Err(_)));
+    }
+
+    #[tokio::test]
+    async fn a_dial_that_fails_is_told_once() {
+        let (side_channel, mut items, _) = start().await;
+        let unused = TcpListener::bind(("127.0.0.1", 0)).await.unwrap().local_addr().unwrap().port();
+        side_channel.dial(address(unused));
+        assert_eq!(next(&mut items).await, Input::DialFailed { address: address(unused) });
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_does_not_read_is_cut_off() {
+        let (side_channel, mut items, port) = start().await;
+        let _deaf = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        let Input::Accepted { conn } = next(&mut items).await else { panic!("accepted") };
+        let chain = vec![baton_types::BlockHash([1; 16]); 100_000];
+        let large = Message::Claim { transfer: TransferId(1), attempt: 0, first_block: 0, chain };
+        let cut = (0..1_000).find_map(|_| side_channel.send(conn, &large));
+        assert_eq!(cut, Some(Input::Closed { conn }));
+    }
+}

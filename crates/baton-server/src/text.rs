@@ -21,7 +21,7 @@ pub(crate) enum Text {
     Model {
         tokenizer: Arc<Tokenizer>,
         /// Absent in base models: they have completions only.
-        template: Option<ChatTemplate>,
+        template: Option<Box<ChatTemplate>>,
     },
 }
 

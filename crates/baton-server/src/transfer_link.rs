@@ -24,7 +24,8 @@ pub(crate) fn region(kind: TransportKind, bytes: usize) -> Result<Arc<dyn Memory
     Ok(match kind {
         TransportKind::Memory => Arc::new(HeapRegion::new(bytes)),
         TransportKind::Shm => Arc::new(
-            baton_transport::ShmRegion::new(bytes).map_err(|error| TransportError::Io(error.to_string()))?,
+            baton_transport::ShmRegion::populated(bytes)
+                .map_err(|error| TransportError::Io(error.to_string()))?,
         ),
     })
 }

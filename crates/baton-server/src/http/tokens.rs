@@ -55,7 +55,7 @@ fn read_and_detokenize(serving: &Serving, body: &Body) -> Result<Response, ApiEr
     let request = DetokenizeRequest::read(body)?;
     serving.check_model(request.model.as_deref())?;
     let tokens = Prompt::Tokens(request.tokens);
-    tokens.check_vocabulary(serving.text.vocab_size())?;
+    tokens.check_vocabulary(serving.vocab)?;
     let Prompt::Tokens(tokens) = tokens else { unreachable!("made above") };
     Ok(json_response(&DetokenizeResponse { prompt: serving.text.decode(&tokens) }))
 }

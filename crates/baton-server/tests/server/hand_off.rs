@@ -179,3 +179,12 @@ async fn another_tenant_or_another_prompt_gets_no_kv_with_a_stolen_handle() {
     assert_eq!(decode.metric("baton_received_tokens_total").await, 0.0);
     decode.idle().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn side_channels_speak_ipv6() {
+    let (prefill, decode) = pair(|c| c.side_channel.host = "::1".to_owned(), TransportKind::Memory).await;
+    assert_eq!(prefill.info().await.side_channel.host, "::1");
+    let prompt = prompt(1, 40);
+    assert_eq!(ids(&pull(&prefill, &decode, &greedy(&prompt, 5)).await), expected(&prompt, 5));
+    assert_eq!(decode.metric("baton_received_tokens_total").await, 40.0);
+}

@@ -6,3 +6,4 @@ mod faults;
 mod hand_off;
 mod harness;
 mod lifecycle;
+mod text;
