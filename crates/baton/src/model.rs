@@ -6,6 +6,8 @@ use anyhow::{Context, Result};
 use baton_model::fetch::{FetchProgress, ModelFiles, ModelSource};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::args::EngineArgs;
+
 /// The model that needs no files.
 pub const EMULATED: &str = "emulated";
 
@@ -21,11 +23,19 @@ pub enum Model {
 }
 
 impl Model {
-    /// Downloads what is not here. Blocks meanwhile, perhaps for minutes.
+    /// The engine's model, and on this disk whatever else its settings name. Downloads what is not here, and blocks
+    /// meanwhile, perhaps for minutes.
     ///
     /// # Errors
     /// If there is no such model, or it cannot be had.
-    pub fn find(text: &str) -> Result<Self> {
+    pub fn find_all(engine: &EngineArgs) -> Result<Self> {
+        if let Some(tokenizer) = &engine.emulated_tokenizer {
+            Self::find(tokenizer)?;
+        }
+        Self::find(&engine.model)
+    }
+
+    fn find(text: &str) -> Result<Self> {
         if text == EMULATED {
             return Ok(Self::Emulated);
         }

@@ -13,7 +13,7 @@ use crate::signals;
 /// If the engine cannot start, or a fault ends it.
 pub async fn serve(args: &ServeArgs) -> Result<ExitCode> {
     // Nothing else runs yet that a download could hold up, and until it is done Ctrl-C ends the process by itself.
-    let model = Model::find(&args.engine.model)?;
+    let model = Model::find_all(&args.engine)?;
     let config = config(args, model)?;
     baton_server::serve(config, signals::shutdown()?).await?;
     Ok(ExitCode::SUCCESS)
@@ -24,6 +24,7 @@ fn config(args: &ServeArgs, model: Model) -> Result<ServerConfig> {
     let Model::Emulated = model else { bail!("only the model `emulated` can be served") };
     let model = ModelChoice::Emulated(EmulatedChoice {
         profile: engine.emulated_profile.clone(),
+        tokenizer: engine.emulated_tokenizer.clone(),
         ..EmulatedChoice::default()
     });
     Ok(ServerConfig {

@@ -33,14 +33,12 @@ pub async fn up(args: &UpArgs, common: &CommonArgs) -> Result<ExitCode> {
     let plan = Plan::new(args, common, cores, &mut ports)?;
     let mut supervisor = Supervisor::new(args, Screen::new())?;
     // Once, here, so that the engines find it; nothing else runs yet, and Ctrl-C still ends the process by itself.
-    Model::find(&args.engine.model)?;
+    Model::find_all(&args.engine)?;
     let mut signals = Signals::new()?;
     // Held until here, so that no two processes were given the same port.
     drop(ports);
     let ending = supervisor.run(&plan, &mut signals).await;
-    if let Err(error) = &ending {
-        supervisor.report(error);
-    }
+    supervisor.report(&ending);
     supervisor.stop(&mut signals).await;
     Ok(if ending.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -17,6 +17,9 @@ pub struct EngineArgs {
     /// The hardware whose times the model `emulated` takes
     #[arg(long, value_name = "NAME", default_value = "tiny", help_heading = "Model")]
     pub emulated_profile: String,
+    /// Model whose tokenizer and chat template the model `emulated` uses [default: a byte is a token]
+    #[arg(long, value_name = "MODEL", help_heading = "Model")]
+    pub emulated_tokenizer: Option<String>,
     /// Longest sequence, prompt and answer together, in tokens [default: the model's limit]
     #[arg(long, value_name = "TOKENS", help_heading = "Model")]
     pub max_model_len: Option<u32>,
@@ -99,6 +102,7 @@ impl EngineArgs {
             format!("--max-receiving={}", self.max_receiving),
         ];
         argv.extend(self.served_model_name.as_ref().map(|name| format!("--served-model-name={name}")));
+        argv.extend(self.emulated_tokenizer.as_ref().map(|model| format!("--emulated-tokenizer={model}")));
         argv.extend(self.kv_memory.map(|size| format!("--kv-memory={size}")));
         argv.extend(self.max_model_len.map(|tokens| format!("--max-model-len={tokens}")));
         argv.extend(self.threads.map(|threads| format!("--threads={threads}")));

@@ -46,10 +46,7 @@ impl<'a> Banner<'a> {
                 process.url(),
                 pid.to_string(),
                 process.threads.map_or("-".to_owned(), |threads| threads.to_string()),
-                log.as_ref().map_or_else(
-                    || format!("here, as `{}`", process.name),
-                    |path| path.display().to_string(),
-                ),
+                log.as_ref().map_or_else(|| "this terminal".to_owned(), |path| path.display().to_string()),
             ]
         };
         std::iter::once(head).chain(self.places.iter().map(row)).collect()

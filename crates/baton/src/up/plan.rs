@@ -191,6 +191,7 @@ mod tests {
             "--model=m",
             "--served-model-name=s",
             "--emulated-profile=p",
+            "--emulated-tokenizer=t",
             "--max-model-len=1000",
             "--kv-memory=3MiB",
             "--block-tokens=8",

@@ -89,9 +89,13 @@ impl Supervisor {
         }
     }
 
-    /// Says what went wrong; the stop is yet to come.
-    pub fn report(&self, fault: &Fault) {
+    /// Says why it ends; the stop is yet to come.
+    pub fn report(&self, ending: &Result<Asked, Fault>) {
         self.screen.settled();
+        let fault = match ending {
+            Ok(Asked) => return self.screen.line("Stopping; Ctrl-C once more kills what is left."),
+            Err(fault) => fault,
+        };
         self.screen.line(&format!("baton: {fault}"));
         if let Fault::Died { name, last_lines, .. } = fault {
             // In the terminal its lines are there already, but in between those of the others.
@@ -118,6 +122,7 @@ impl Supervisor {
             limit = Duration::ZERO;
         }
         stop_all(&mut self.engines, limit, signals, &self.screen).await;
+        self.screen.line("Stopped.");
     }
 
     fn spawn(&self, process: &Process) -> Result<Child> {

@@ -1,11 +1,12 @@
 //! `baton chat`, and where its settings come from.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::program::{System, baton, stderr, stdout};
+use crate::program::{System, baton, send, stderr, stdout, wait};
 
 #[test]
 fn one_question_and_a_conversation() {
@@ -35,6 +36,22 @@ fn one_question_and_a_conversation() {
     assert_eq!(prompts[2], prompts[0], "until it is reset: {prompts:?}");
     system.signal(Signal::INT);
     system.wait();
+}
+
+#[test]
+fn ctrl_c_ends_an_answer_and_the_work_on_it() {
+    let system = System::start(&["--emulated-profile=tiny"]);
+    let mut chat = baton(&["chat", "--url", &system.url(), "--once", "Count.", "--max-tokens=20000"]);
+    let mut chat = chat.stdout(Stdio::piped()).spawn().unwrap();
+    // The first words are there, the last ones would take half a minute.
+    chat.stdout.as_mut().unwrap().read_exact(&mut [0; 16]).unwrap();
+    send(chat.id(), Signal::INT);
+    assert_eq!(wait(&mut chat).code(), Some(130));
+    let start = Instant::now();
+    system.signal(Signal::INT);
+    let (status, said) = system.wait();
+    assert_eq!(status.code(), Some(0), "{said}");
+    assert!(start.elapsed() < Duration::from_secs(5), "nobody generates on: {said}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::thread::{self, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
@@ -48,11 +48,12 @@ pub struct Place {
 
 impl System {
     pub fn start(flags: &[&str]) -> Self {
-        let argv = [
-            &["up", "--model=emulated", "--emulated-profile=instant", "--kv-memory=16MiB", "--port=0"],
-            flags,
-        ];
-        let mut up = baton(&argv.concat()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let argv = [&["up", "--model=emulated", "--kv-memory=16MiB", "--port=0"], flags];
+        let mut argv = argv.concat();
+        if !argv.iter().any(|flag| flag.starts_with("--emulated-profile")) {
+            argv.push("--emulated-profile=instant");
+        }
+        let mut up = baton(&argv).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut out = BufReader::new(up.stdout.take().unwrap());
         let mut err = up.stderr.take().unwrap();
         let err = thread::spawn(move || {
@@ -85,6 +86,17 @@ impl System {
 
     pub fn url(&self) -> String {
         self.place("router").url
+    }
+
+    /// A `baton up` that still waits for its engines, and what it has said.
+    pub fn starting(flags: &[&str]) -> (Child, BufReader<ChildStderr>) {
+        let argv = [&["up", "--model=emulated", "--kv-memory=16MiB", "--port=0"], flags].concat();
+        let mut up = baton(&argv).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(up.stderr.take().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        assert!(line.starts_with("waiting for prefill-0"), "{line}");
+        (up, said)
     }
 
     pub fn signal(&self, signal: Signal) {

@@ -1,12 +1,13 @@
 //! `baton up`: starts, answers, ends, and survives none of its children.
 
+use std::io::Read;
 use std::net::TcpListener;
 use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::program::{System, assert_gone, baton, post, runs, send, stderr};
+use crate::program::{System, assert_gone, baton, post, runs, send, stderr, wait};
 
 /// The kernel kills at once; the rest is for a machine with something else to do.
 const SECONDS: Duration = Duration::from_secs(5);
@@ -62,6 +63,17 @@ fn ctrl_c_ends_everything_with_status_0() {
         assert!(!log.is_empty(), "{name}");
     }
     assert!(!said.contains("killed"), "all ended by themselves: {said}");
+}
+
+#[test]
+fn ctrl_c_ends_a_start() {
+    let (mut up, mut said) = System::starting(&[]);
+    send(up.id(), Signal::INT);
+    assert_eq!(wait(&mut up).code(), Some(0));
+    let mut rest = String::new();
+    // Its end is that of the last process that could have written to it.
+    said.read_to_string(&mut rest).unwrap();
+    assert!(rest.ends_with("Stopped.\n"), "{rest}");
 }
 
 #[test]
