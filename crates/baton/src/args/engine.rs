@@ -1,6 +1,7 @@
 //! What an engine can be told, by `baton serve` and for each of its engines by `baton up`.
 
-use clap::builder::BoolishValueParser;
+use baton_model::CostProfile;
+use clap::builder::{BoolishValueParser, PossibleValuesParser};
 use clap::{Args, ValueEnum};
 
 use super::units::{ByteSize, Span};
@@ -15,7 +16,8 @@ pub struct EngineArgs {
     #[arg(long, value_name = "NAME", help_heading = "Model")]
     pub served_model_name: Option<String>,
     /// The hardware whose times the model `emulated` takes
-    #[arg(long, value_name = "NAME", default_value = "tiny", help_heading = "Model")]
+    #[arg(long, value_name = "NAME", default_value = "tiny", help_heading = "Model",
+          value_parser = PossibleValuesParser::new(CostProfile::names()))]
     pub emulated_profile: String,
     /// Model whose tokenizer and chat template the model `emulated` uses [default: a byte is a token]
     #[arg(long, value_name = "MODEL", help_heading = "Model")]

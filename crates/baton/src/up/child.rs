@@ -64,11 +64,8 @@ impl Child {
 
     /// Waits for its end; the future may be dropped and asked for again.
     pub async fn ended(&mut self) -> ExitStatus {
-        match self.process.wait().await {
-            Ok(status) => status,
-            // Somebody else waited for it: that it ended is all that is known.
-            Err(_) => ExitStatus::default(),
-        }
+        // An error means that somebody else waited for it: that it ended is all that is known.
+        self.process.wait().await.unwrap_or_default()
     }
 
     /// Asks it to end.

@@ -190,7 +190,7 @@ mod tests {
         let engine = [
             "--model=m",
             "--served-model-name=s",
-            "--emulated-profile=p",
+            "--emulated-profile=instant",
             "--emulated-tokenizer=t",
             "--max-model-len=1000",
             "--kv-memory=3MiB",

@@ -112,11 +112,11 @@ fn a_port_in_use_is_told_before_anything_is_started() {
 
 #[test]
 fn an_engine_that_cannot_start_says_why() {
-    let output = baton(&["up", "--model=emulated", "--emulated-profile=warp", "--port=0"]).output().unwrap();
+    let output = baton(&["up", "--model=emulated", "--kv-memory=100B", "--port=0"]).output().unwrap();
     let said = stderr(&output);
     assert_eq!(output.status.code(), Some(1));
     assert!(said.contains("baton: prefill-0 (pid ") || said.contains("baton: decode-0 (pid "), "{said}");
-    assert!(said.contains("exited with status 1") && said.contains("no profile \"warp\""), "{said}");
+    assert!(said.contains("exited with status 1") && said.contains("less than one KV block"), "{said}");
 }
 
 #[test]
