@@ -1,1 +1,28 @@
-//! baton-openai
+//! The HTTP API's words: what a client may ask, what an engine answers, server-sent events, and the raw bodies that the
+//! router edits. No sockets and no clock: bytes in, bytes out.
+//!
+//! Engines read requests whole and typed ([`ChatRequest`], [`CompletionRequest`]) and refuse what they cannot do. The router
+//! must not: it edits a [`Body`] whose untouched members stay byte for byte what the client sent.
+
+pub mod answer;
+pub mod body;
+pub mod chat;
+pub mod completion;
+pub mod error;
+pub mod generation;
+pub mod legs;
+pub mod models;
+pub mod refusals;
+pub mod response;
+pub mod sse;
+pub mod tokenize;
+
+pub use answer::Answer;
+pub use body::{Body, BodyError, RawJson};
+pub use chat::{ChatMessage, ChatRequest};
+pub use completion::{CompletionRequest, Prompt};
+pub use error::{ApiError, ErrorKind};
+pub use generation::Generation;
+pub use legs::{HandleFilter, strip_handle};
+pub use response::{Endpoint, FinishReason, Usage};
+pub use sse::{SseEncoder, SseEvent, SseParser};

@@ -4,6 +4,7 @@
 
 pub mod block;
 pub mod ids;
+pub mod info;
 pub mod layout;
 pub mod memory;
 pub mod mutant;
@@ -15,6 +16,7 @@ pub mod tokens;
 
 pub use block::{BlockChain, BlockHash, BlockId, CacheSalt};
 pub use ids::{EngineId, EngineName, Incarnation, SeqId, TransferId};
+pub use info::{EngineInfo, EngineLoad, SideChannel};
 pub use layout::{KvDtype, KvLayout, KvOrder};
 pub use memory::{HeapRegion, MemoryRegion};
 pub use mutant::{Mutant, Mutation};

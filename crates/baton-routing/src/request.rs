@@ -1,0 +1,144 @@
+//! A request: everything the core knows of it, in one place.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use baton_types::{LegKind, Time, TransferId};
+
+use crate::engine_table::EngineKey;
+use crate::event::{Failure, Reason};
+use crate::leg::LegId;
+use crate::plan::Plan;
+
+/// Minted by the driver, which counts up; never a client's id.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+impl fmt::Debug for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "r{}", self.0)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub model: String,
+    pub streaming: bool,
+    pub state: RequestState,
+    /// Attempts begun.
+    pub attempts: u32,
+    /// Engines whose legs for this request have failed.
+    pub tried: BTreeSet<EngineKey>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum RequestState {
+    /// Waits for a free slot; is in the core's queue.
+    Queued {
+        until: Time,
+    },
+    /// Waits before the next attempt, since the engines that are left have failed it already.
+    Paused {
+        until: Time,
+    },
+    Running(Attempt),
+}
+
+impl Request {
+    pub fn new(model: String, streaming: bool, now: Time) -> Self {
+        let state = RequestState::Queued { until: now };
+        Self { model, streaming, state, attempts: 0, tried: BTreeSet::new() }
+    }
+
+    pub fn attempt(&self) -> Option<&Attempt> {
+        match &self.state {
+            RequestState::Running(attempt) => Some(attempt),
+            RequestState::Queued { .. } | RequestState::Paused { .. } => None,
+        }
+    }
+
+    pub fn attempt_mut(&mut self) -> Option<&mut Attempt> {
+        match &mut self.state {
+            RequestState::Running(attempt) => Some(attempt),
+            RequestState::Queued { .. } | RequestState::Paused { .. } => None,
+        }
+    }
+
+    /// The timer that a request without legs has.
+    pub fn timer(&self, id: RequestId) -> Option<(Time, Reason)> {
+        match self.state {
+            RequestState::Queued { until } => Some((until, Reason::Queue(id))),
+            RequestState::Paused { until } => Some((until, Reason::Pause(id))),
+            RequestState::Running(_) => None,
+        }
+    }
+}
+
+/// One run of a plan.
+#[derive(Clone, Debug)]
+pub(crate) struct Attempt {
+    pub plan: &'static Plan,
+    pub transfer: TransferId,
+    /// One for each step of the plan.
+    pub steps: Vec<StepState>,
+    /// The answering leg has its first byte, and so has the client: there will be no other attempt (I9).
+    pub answering: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StepState {
+    NotStarted,
+    Live { leg: LegId, engine: EngineKey },
+    Over { engine: EngineKey },
+}
+
+impl StepState {
+    pub fn engine(self) -> Option<EngineKey> {
+        match self {
+            Self::NotStarted => None,
+            Self::Live { engine, .. } | Self::Over { engine } => Some(engine),
+        }
+    }
+
+    pub fn leg(self) -> Option<LegId> {
+        match self {
+            Self::Live { leg, .. } => Some(leg),
+            Self::NotStarted | Self::Over { .. } => None,
+        }
+    }
+}
+
+impl Attempt {
+    pub fn new(plan: &'static Plan, transfer: TransferId) -> Self {
+        Self { plan, transfer, steps: vec![StepState::NotStarted; plan.steps.len()], answering: false }
+    }
+
+    /// The step that this leg runs.
+    pub fn step_of(&self, leg: LegId) -> Option<usize> {
+        self.steps.iter().position(|state| state.leg() == Some(leg))
+    }
+
+    /// The engine of another step than this, if one has been selected.
+    pub fn peer_of(&self, step: usize) -> Option<EngineKey> {
+        let others = self.steps.iter().enumerate().filter(|(i, _)| *i != step);
+        others.filter_map(|(_, state)| state.engine()).next()
+    }
+
+    pub fn live_legs(&self) -> impl Iterator<Item = LegId> {
+        self.steps.iter().filter_map(|state| state.leg())
+    }
+
+    /// Kinds of legs that are still to start.
+    pub fn promised(&self) -> impl Iterator<Item = LegKind> {
+        let pairs = self.plan.steps.iter().zip(&self.steps);
+        pairs.filter(|(_, state)| **state == StepState::NotStarted).map(|(step, _)| step.kind)
+    }
+}
+
+/// What is to happen once the legs that an attempt still has are dropped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Next {
+    /// Try again if that is allowed; tell the client this if not.
+    Again(Failure),
+    Fail(Failure),
+}

@@ -1,0 +1,73 @@
+//! What follows from a leg's fault: for the request, for the engine, and for the client.
+//!
+//! | fault | the request | the engine's record | the client, in the end |
+//! |---|---|---|---|
+//! | `Connect`, `Broken`, `ServerError`, `BadAnswer` | next attempt | a failure | engine failed |
+//! | `Overloaded` | next attempt | a failure: one that is always full must not be first choice | overloaded |
+//! | `TimedOut` | next attempt | a failure | timed out |
+//! | `Restarted` | next attempt | nothing: the new one is innocent | engine failed |
+//! | `Refused` | ends | nothing | the engine's own words |
+//!
+//! "Next attempt" only while no byte has reached the client (I9) and attempts are left. It starts anew with a new
+//! transfer id and all legs: a handle may have been consumed by the leg that failed, and is never used twice.
+
+use std::time::Duration;
+
+use crate::config::Limits;
+use crate::event::Failure;
+use crate::leg::{LegFault, LegId};
+
+/// What becomes of the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Another attempt may go better; if there can be none, this is what the client is told.
+    Again(Failure),
+    /// No engine would answer otherwise.
+    Final(Failure),
+}
+
+pub(crate) fn verdict(leg: LegId, fault: LegFault) -> Verdict {
+    match fault {
+        LegFault::Refused => Verdict::Final(Failure::Refused { leg }),
+        LegFault::Overloaded => Verdict::Again(Failure::Overloaded),
+        LegFault::TimedOut => Verdict::Again(Failure::TimedOut),
+        LegFault::Connect
+        | LegFault::Broken
+        | LegFault::ServerError
+        | LegFault::BadAnswer
+        | LegFault::Restarted => Verdict::Again(Failure::EngineFailed),
+    }
+}
+
+/// Whether the fault speaks against the engine.
+pub(crate) fn blames_engine(fault: LegFault) -> bool {
+    !matches!(fault, LegFault::Refused | LegFault::Restarted)
+}
+
+/// How long to wait after `attempts` attempts when only engines are left that have failed already.
+pub(crate) fn pause(limits: &Limits, attempts: u32) -> Duration {
+    limits.retry_pause.saturating_mul(1 << attempts.saturating_sub(1).min(10))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_fault_is_final_and_blames_nobody() {
+        let leg = LegId(4);
+        assert_eq!(verdict(leg, LegFault::Refused), Verdict::Final(Failure::Refused { leg }));
+        assert!(!blames_engine(LegFault::Refused));
+        assert!(!blames_engine(LegFault::Restarted));
+        assert!(blames_engine(LegFault::Overloaded));
+        assert_eq!(verdict(leg, LegFault::Overloaded), Verdict::Again(Failure::Overloaded));
+    }
+
+    #[test]
+    fn pauses_double_within_bounds() {
+        let limits = Limits::default();
+        assert_eq!(pause(&limits, 1), limits.retry_pause);
+        assert_eq!(pause(&limits, 3), limits.retry_pause * 4);
+        assert_eq!(pause(&limits, u32::MAX), limits.retry_pause * 1024);
+    }
+}

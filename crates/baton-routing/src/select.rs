@@ -1,0 +1,298 @@
+//! The one function that chooses the engine of a leg, and the one that chooses the plan of an attempt.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use baton_types::{LegKind, Time};
+
+use crate::config::{Limits, RoutingConfig};
+use crate::engine_table::{Engine, EngineKey, EngineTable};
+use crate::event::Failure;
+use crate::health::Standing;
+use crate::plan::Plan;
+use crate::policy::{Candidate, Policy, PolicyKind};
+
+/// The leg that needs an engine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Want<'a> {
+    pub kind: LegKind,
+    pub model: &'a str,
+    /// The engine of the other leg, which this one must be able to exchange KV with.
+    pub peer: Option<EngineKey>,
+    /// A kind of leg that will follow: the engine must have a partner for it.
+    pub partner: Option<LegKind>,
+    /// Engines that have failed this request; taken only if the class has nothing else.
+    pub tried: &'a BTreeSet<EngineKey>,
+    /// Whether a full engine may be taken. Only for a leg whose handle is there: it must not wait, for the blocks
+    /// that the handle names are pinned meanwhile.
+    pub over_full: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Selection {
+    Engine(EngineKey),
+    /// The engines to use have no free slot.
+    Full,
+    /// There is no such engine.
+    Nobody,
+}
+
+/// Policies with their turns, one per kind of leg.
+#[derive(Clone, Debug)]
+pub(crate) struct Selector {
+    policy: PolicyKind,
+    turns: BTreeMap<LegKind, Policy>,
+}
+
+impl Selector {
+    pub fn new(policy: PolicyKind) -> Self {
+        Self { policy, turns: BTreeMap::new() }
+    }
+
+    /// Filters, then lets the policy pick: engines that serve the leg; of them the best class (a good engine that is full
+    /// is waited for, not passed over for a bad one); in a bad class those with the shortest record; with a free
+    /// slot; not tried.
+    pub fn select(&mut self, now: Time, engines: &EngineTable, limits: &Limits, want: Want<'_>) -> Selection {
+        let serving: Vec<(EngineKey, &Engine)> =
+            engines.iter().filter(|(_, engine)| serves(engines, engine, &want)).collect();
+        let Some(best) = serving.iter().map(|(_, e)| e.standing(now)).min() else { return Selection::Nobody };
+        let mut class: Vec<_> = serving.into_iter().filter(|(_, e)| e.standing(now) == best).collect();
+        if best != Standing::Fit {
+            let least = class.iter().map(|(_, e)| e.health.failures()).min();
+            class.retain(|(_, e)| Some(e.health.failures()) == least);
+        }
+        if class.iter().any(|(_, e)| e.has_slot(limits)) {
+            class.retain(|(_, e)| e.has_slot(limits));
+        } else if !want.over_full {
+            return Selection::Full;
+        }
+        if class.iter().any(|(key, _)| !want.tried.contains(key)) {
+            class.retain(|(key, _)| !want.tried.contains(key));
+        }
+        let candidates: Vec<Candidate> = class.iter().map(|(key, e)| candidate(*key, e)).collect();
+        let turns = self.turns.entry(want.kind).or_insert_with(|| Policy::new(self.policy));
+        turns.pick(&candidates).map_or(Selection::Nobody, Selection::Engine)
+    }
+}
+
+fn serves(engines: &EngineTable, engine: &Engine, want: &Want<'_>) -> bool {
+    engine.serves(want.kind, want.model)
+        && want.peer.is_none_or(|peer| engine.pairs_with(engines.get(peer)))
+        && want.partner.is_none_or(|kind| {
+            engines.iter().any(|(_, other)| other.serves(kind, want.model) && engine.pairs_with(other))
+        })
+}
+
+fn candidate(key: EngineKey, engine: &Engine) -> Candidate {
+    let waiting = engine.info.as_ref().map_or(0, |info| info.load.waiting);
+    Candidate { engine: key, live_legs: engine.live_legs, waiting }
+}
+
+/// The plan of the next attempt: the deployment's strategy where its engines can be used, else `none` on engines of role
+/// `both`, else whichever of the two has any engine at all.
+pub(crate) fn choose_plan(
+    now: Time,
+    engines: &EngineTable,
+    config: &RoutingConfig,
+    model: &str,
+) -> Result<&'static Plan, Failure> {
+    if engines.knows_anything() && !engines.knows_model(model) {
+        return Err(Failure::UnknownModel);
+    }
+    let missing = |plan: &Plan| missing_kind(now, engines, plan, model, Standing::Unhealthy);
+    let wanted = config.strategy.plan();
+    let [first, second] = [wanted, &Plan::WHOLE].map(missing);
+    match (usable_plan(now, engines, config, model), first, second) {
+        (Some(plan), _, _) => Ok(plan),
+        (None, None, _) => Ok(wanted),
+        (None, Some(_), None) => Ok(&Plan::WHOLE),
+        (None, Some(kind), Some(_)) => Err(Failure::NoEngine { kind }),
+    }
+}
+
+/// The plan for which each kind of leg has an engine that takes requests, as far as its probes say.
+pub(crate) fn usable_plan(
+    now: Time,
+    engines: &EngineTable,
+    config: &RoutingConfig,
+    model: &str,
+) -> Option<&'static Plan> {
+    let usable = |plan: &&Plan| missing_kind(now, engines, plan, model, Standing::Avoided).is_none();
+    [config.strategy.plan(), &Plan::WHOLE].into_iter().find(usable)
+}
+
+/// The first kind of leg that has no engine of at least this standing.
+fn missing_kind(
+    now: Time,
+    engines: &EngineTable,
+    plan: &Plan,
+    model: &str,
+    worst: Standing,
+) -> Option<LegKind> {
+    let has = |kind| engines.iter().any(|(_, e)| e.serves(kind, model) && e.standing(now) <= worst);
+    plan.kinds().find(|kind| !has(*kind))
+}
+
+/// Whether each leg of the plan has a fit engine that has not failed this request.
+pub(crate) fn has_fresh(
+    now: Time,
+    engines: &EngineTable,
+    plan: &Plan,
+    model: &str,
+    tried: &BTreeSet<EngineKey>,
+) -> bool {
+    plan.kinds().all(|kind| {
+        engines.iter().any(|(key, engine)| {
+            engine.serves(kind, model) && engine.standing(now) == Standing::Fit && !tried.contains(&key)
+        })
+    })
+}
+
+/// Free slots of all engines that would be selected for this kind of leg: those of the best class.
+pub(crate) fn free_slots(
+    now: Time,
+    engines: &EngineTable,
+    limits: &Limits,
+    kind: LegKind,
+    model: &str,
+) -> usize {
+    let serving = || engines.iter().map(|(_, e)| e).filter(|e| e.serves(kind, model));
+    let best = serving().map(|e| e.standing(now)).min();
+    serving()
+        .filter(|e| Some(e.standing(now)) == best)
+        .map(|e| limits.max_legs_per_engine.saturating_sub(e.live_legs))
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use baton_types::EngineRole;
+
+    use super::*;
+    use crate::engine_table::tests::info;
+    use crate::plan::Strategy;
+
+    struct Bench {
+        table: EngineTable,
+        config: RoutingConfig,
+        selector: Selector,
+        tried: BTreeSet<EngineKey>,
+    }
+
+    impl Bench {
+        fn new(roles: &[EngineRole]) -> Self {
+            let config = RoutingConfig {
+                engines: roles.to_vec(),
+                strategy: Strategy::Push,
+                policy: PolicyKind::RoundRobin,
+                limits: Limits { max_legs_per_engine: 2, ..Limits::default() },
+            };
+            let mut table = EngineTable::new(&config);
+            for (i, role) in (0..).zip(roles) {
+                table.probed(Time(1), EngineKey(i), info(&format!("e{i}"), 1, *role));
+            }
+            let selector = Selector::new(config.policy);
+            Self { table, config, selector, tried: BTreeSet::new() }
+        }
+
+        fn select(&mut self, over_full: bool) -> Selection {
+            let want = Want {
+                kind: LegKind::Decode,
+                model: "tiny",
+                peer: None,
+                partner: None,
+                tried: &self.tried,
+                over_full,
+            };
+            self.selector.select(Time(1), &self.table, &self.config.limits, want)
+        }
+
+        fn fail(&mut self, key: u32, times: u32) {
+            for _ in 0..times {
+                self.table.get_mut(EngineKey(key)).health.leg_failed(Time(1), &self.config.limits);
+            }
+        }
+    }
+
+    fn engine(key: u32) -> Selection {
+        Selection::Engine(EngineKey(key))
+    }
+
+    #[test]
+    fn tried_engines_come_last_but_come() {
+        let mut bench = Bench::new(&[EngineRole::Decode, EngineRole::Decode]);
+        bench.tried.insert(EngineKey(0));
+        assert_eq!([bench.select(false), bench.select(false)], [engine(1), engine(1)]);
+        bench.tried.insert(EngineKey(1));
+        assert_eq!(bench.select(false), engine(0));
+    }
+
+    #[test]
+    fn a_full_good_engine_is_waited_for_unless_the_leg_cannot_wait() {
+        let mut bench = Bench::new(&[EngineRole::Decode, EngineRole::Decode]);
+        bench.fail(1, 2);
+        bench.table.get_mut(EngineKey(0)).live_legs = 2;
+        assert_eq!(bench.select(false), Selection::Full);
+        assert_eq!(bench.select(true), engine(0));
+    }
+
+    #[test]
+    fn if_all_are_bad_the_least_bad_is_taken() {
+        let mut bench = Bench::new(&[EngineRole::Decode, EngineRole::Decode]);
+        bench.fail(0, 3);
+        bench.fail(1, 2);
+        assert_eq!([bench.select(false), bench.select(false)], [engine(1), engine(1)]);
+        for key in [0, 1] {
+            for _ in 0..3 {
+                bench.table.get_mut(EngineKey(key)).health.not_reached(&bench.config.limits);
+            }
+        }
+        assert_eq!(bench.select(false), engine(1));
+    }
+
+    #[test]
+    fn a_leg_goes_only_where_its_peer_can_be_reached() {
+        let mut bench = Bench::new(&[EngineRole::Prefill, EngineRole::Decode, EngineRole::Decode]);
+        let mut other = info("e1", 1, EngineRole::Decode);
+        other.transports = vec!["nixl".into()];
+        bench.table.probed(Time(1), EngineKey(1), other);
+        let tried = BTreeSet::new();
+        let base = Want {
+            kind: LegKind::Decode,
+            model: "tiny",
+            peer: Some(EngineKey(0)),
+            partner: None,
+            tried: &tried,
+            over_full: false,
+        };
+        let limits = bench.config.limits.clone();
+        for _ in 0..2 {
+            assert_eq!(bench.selector.select(Time(1), &bench.table, &limits, base), engine(2));
+        }
+        let prefill = Want { kind: LegKind::Prefill, peer: None, partner: Some(LegKind::Decode), ..base };
+        assert_eq!(bench.selector.select(Time(1), &bench.table, &limits, prefill), engine(0));
+        let mut other = info("e2", 1, EngineRole::Decode);
+        other.block_tokens = 32;
+        bench.table.probed(Time(1), EngineKey(2), other);
+        assert_eq!(bench.selector.select(Time(1), &bench.table, &limits, prefill), Selection::Nobody);
+    }
+
+    #[test]
+    fn the_plan_falls_back_to_engines_of_role_both() {
+        let choose = |bench: &Bench| choose_plan(Time(1), &bench.table, &bench.config, "tiny");
+        let mut bench = Bench::new(&[EngineRole::Prefill, EngineRole::Decode, EngineRole::Both]);
+        assert_eq!(choose(&bench), Ok(&Plan::PUSH));
+        for _ in 0..3 {
+            bench.table.get_mut(EngineKey(1)).health.not_reached(&Limits::default());
+        }
+        assert_eq!(choose(&bench), Ok(&Plan::WHOLE));
+        for _ in 0..3 {
+            bench.table.get_mut(EngineKey(2)).health.not_reached(&Limits::default());
+        }
+        assert_eq!(choose(&bench), Ok(&Plan::PUSH), "the least bad");
+        assert_eq!(choose(&Bench::new(&[EngineRole::Both])), Ok(&Plan::WHOLE));
+        let missing = Failure::NoEngine { kind: LegKind::Decode };
+        assert_eq!(choose(&Bench::new(&[EngineRole::Prefill])), Err(missing));
+        let unknown = choose_plan(Time(1), &bench.table, &bench.config, "other");
+        assert_eq!(unknown, Err(Failure::UnknownModel));
+    }
+}

@@ -1,0 +1,140 @@
+//! A core under a clock of the test's own, with a transcript of what goes in and comes out.
+
+use std::fmt::Write as _;
+
+use baton_routing::{
+    EngineKey, Input, LegFault, LegId, LegStart, Limits, Output, PolicyKind, RequestId, RouterCore,
+    RoutingConfig, Strategy,
+};
+use baton_types::{EngineId, EngineInfo, EngineLoad, EngineName, EngineRole, SideChannel, Time, TransferId};
+
+pub struct Script {
+    pub core: RouterCore,
+    roles: Vec<EngineRole>,
+    now: Time,
+    log: String,
+    /// In order of appearance, so that a transcript shows which legs share one.
+    transfers: Vec<TransferId>,
+}
+
+pub fn info(name: &str, incarnation: u64, role: EngineRole) -> EngineInfo {
+    EngineInfo {
+        engine_id: EngineId::new(EngineName::new(name).unwrap(), incarnation),
+        role,
+        model: "tiny".into(),
+        side_channel: SideChannel { host: "10.0.0.1".into(), port: 5600 },
+        transports: vec!["shm".into()],
+        max_model_len: 8192,
+        block_tokens: 16,
+        load: EngineLoad::default(),
+    }
+}
+
+pub fn config(strategy: Strategy, engines: &[EngineRole], limits: Limits) -> RoutingConfig {
+    RoutingConfig { engines: engines.to_vec(), strategy, policy: PolicyKind::RoundRobin, limits }
+}
+
+impl Script {
+    /// A core whose engines have all been probed well.
+    pub fn new(strategy: Strategy, engines: &[EngineRole]) -> Self {
+        Self::with_limits(strategy, engines, Limits::default())
+    }
+
+    pub fn with_limits(strategy: Strategy, engines: &[EngineRole], limits: Limits) -> Self {
+        let core = RouterCore::new(config(strategy, engines, limits), [7; 32]);
+        let mut script = Self {
+            core,
+            roles: engines.to_vec(),
+            now: Time::ZERO,
+            log: String::new(),
+            transfers: Vec::new(),
+        };
+        for key in 0..engines.len() {
+            script.probe(key as u32, 1);
+        }
+        script.log.clear();
+        script
+    }
+
+    /// Goes on to this time; fires no timer.
+    pub fn at(&mut self, ms: u64) -> &mut Self {
+        self.now = Time::from_millis(ms);
+        self
+    }
+
+    /// Goes on to the next timer and fires it.
+    pub fn timeout(&mut self) -> &mut Self {
+        let (at, reason) = self.core.poll_timeout().expect("something is waited for");
+        self.now = self.now.max(at);
+        writeln!(self.log, "{}ms > time: {reason:?}", self.now.0 / 1_000_000).unwrap();
+        self.feed(Input::Tick)
+    }
+
+    pub fn arrive(&mut self, request: u64) -> &mut Self {
+        let input = Input::Arrive { request: RequestId(request), model: "tiny".into(), streaming: true };
+        self.input(input)
+    }
+
+    pub fn gone(&mut self, request: u64) -> &mut Self {
+        self.input(Input::ClientGone { request: RequestId(request) })
+    }
+
+    pub fn connected(&mut self, leg: u64) -> &mut Self {
+        self.input(Input::LegConnected { leg: LegId(leg) })
+    }
+
+    pub fn first_byte(&mut self, leg: u64) -> &mut Self {
+        self.input(Input::LegFirstByte { leg: LegId(leg) })
+    }
+
+    pub fn ended(&mut self, leg: u64) -> &mut Self {
+        self.input(Input::LegEnded { leg: LegId(leg), handle: true })
+    }
+
+    pub fn failed(&mut self, leg: u64, fault: LegFault) -> &mut Self {
+        self.input(Input::LegFailed { leg: LegId(leg), fault })
+    }
+
+    pub fn probe(&mut self, engine: u32, incarnation: u64) -> &mut Self {
+        let info = info(&format!("n{engine}"), incarnation, self.roles[engine as usize]);
+        writeln!(self.log, "{}ms > Probed e{engine}: {}", self.now.0 / 1_000_000, info.engine_id).unwrap();
+        self.feed(Input::Probed { engine: EngineKey(engine), info })
+    }
+
+    pub fn input(&mut self, input: Input) -> &mut Self {
+        writeln!(self.log, "{}ms > {input:?}", self.now.0 / 1_000_000).unwrap();
+        self.feed(input)
+    }
+
+    fn feed(&mut self, input: Input) -> &mut Self {
+        self.core.handle_input(self.now, input);
+        while let Some(output) = self.core.poll_output() {
+            let line = match output {
+                Output::StartLeg(start) => self.describe(&start),
+                other => format!("{other:?}"),
+            };
+            writeln!(self.log, "    < {line}").unwrap();
+        }
+        self.core.check();
+        self
+    }
+
+    fn describe(&mut self, start: &LegStart) -> String {
+        let known = self.transfers.iter().position(|t| *t == start.transfer);
+        let transfer = known.unwrap_or_else(|| {
+            self.transfers.push(start.transfer);
+            self.transfers.len() - 1
+        });
+        let LegStart { leg, request, engine, kind, mode, peer, attempt, .. } = start;
+        let mode = mode.map_or("alone".into(), |mode| format!("{mode:?}"));
+        let peer = peer.as_ref().map_or(String::new(), |p| format!(", peer {:?} {}", p.engine, p.id));
+        format!(
+            "StartLeg {leg:?} of {request:?}: {kind:?} on {engine:?}, {mode}, attempt {attempt}, x{transfer}{peer}"
+        )
+    }
+
+    /// What has happened since the last call.
+    pub fn transcript(&mut self) -> String {
+        std::mem::take(&mut self.log)
+    }
+}
