@@ -1,0 +1,127 @@
+//! What an engine core is told when it is made. Every queue and table is bounded here (I11).
+
+use std::fmt;
+
+use baton_types::Mutation;
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Blocks in the KV pool.
+    pub num_blocks: u32,
+    /// Tokens per block.
+    pub block_tokens: u32,
+    /// Sequences in one step; no new ones are admitted to compute while so many have blocks.
+    pub max_running: usize,
+    /// Tokens in one step.
+    pub step_tokens: usize,
+    /// Tokens of a sequence, prompt and answer together.
+    pub max_model_len: usize,
+    /// Sequences without blocks, preempted ones apart; beyond that requests are refused.
+    pub max_waiting: usize,
+    /// Sequences whose KV is on its way from a peer. They hold blocks, but no place in the step.
+    pub max_receiving: usize,
+    /// Free blocks that an admission leaves for the running sequences to grow into.
+    pub watermark_blocks: usize,
+    pub prefix_cache: bool,
+    pub on_lost_kv: OnLostKv,
+    /// Fingerprint of weights, configuration and arithmetic. Becomes `model` of every request's salt, whatever the driver left
+    /// there (I13).
+    pub model: String,
+    pub proto: baton_proto::Config,
+    pub mutation: Mutation,
+}
+
+/// What becomes of a sequence whose KV was to come from a peer and does not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnLostKv {
+    /// The prompt is computed here.
+    #[default]
+    Recompute,
+    /// The sequence ends with [`FinishReason::Failed`](crate::FinishReason::Failed).
+    Fail,
+}
+
+/// A configuration that no engine can work under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConfigError {
+    /// The field must not be zero.
+    Zero(&'static str),
+    /// A step of `max_running` sequences has at least one token for each.
+    StepTokens { step_tokens: usize, max_running: usize },
+    /// The protocol endpoint was told another number of blocks.
+    ProtoBlocks { proto: u32, num_blocks: u32 },
+    /// The watermark leaves no room for a sequence.
+    Watermark { watermark_blocks: usize, num_blocks: u32 },
+}
+
+impl Config {
+    /// Defaults of a production engine: 256 sequences and 2,048 tokens a step, one percent of the pool kept for growth.
+    pub fn new(num_blocks: u32, block_tokens: u32, max_model_len: usize, proto: baton_proto::Config) -> Self {
+        Self {
+            num_blocks,
+            block_tokens,
+            max_running: 256,
+            step_tokens: 2048,
+            max_model_len,
+            max_waiting: 1024,
+            max_receiving: 128,
+            watermark_blocks: num_blocks as usize / 100,
+            prefix_cache: true,
+            on_lost_kv: OnLostKv::Recompute,
+            model: String::new(),
+            proto,
+            mutation: Mutation::NONE,
+        }
+    }
+
+    /// # Errors
+    /// The first thing that no engine can work under.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let sizes = [
+            ("num_blocks", self.num_blocks as usize),
+            ("block_tokens", self.block_tokens as usize),
+            ("max_running", self.max_running),
+            ("max_model_len", self.max_model_len),
+            ("max_waiting", self.max_waiting),
+            ("max_receiving", self.max_receiving),
+        ];
+        if let Some((name, _)) = sizes.into_iter().find(|(_, size)| *size == 0) {
+            return Err(ConfigError::Zero(name));
+        }
+        let Self { step_tokens, max_running, watermark_blocks, num_blocks, .. } = *self;
+        if step_tokens < max_running {
+            return Err(ConfigError::StepTokens { step_tokens, max_running });
+        }
+        if watermark_blocks >= num_blocks as usize {
+            return Err(ConfigError::Watermark { watermark_blocks, num_blocks });
+        }
+        if self.proto.blocks != num_blocks {
+            return Err(ConfigError::ProtoBlocks { proto: self.proto.blocks, num_blocks });
+        }
+        Ok(())
+    }
+
+    /// The longest sequence that this engine can hold: the last token's KV is never computed, so it needs no place.
+    pub fn max_len(&self) -> usize {
+        self.max_model_len.min(self.num_blocks as usize * self.block_tokens as usize + 1)
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Zero(name) => write!(f, "{name} must be at least 1"),
+            Self::StepTokens { step_tokens, max_running } => {
+                write!(f, "step_tokens ({step_tokens}) must be at least max_running ({max_running})")
+            }
+            Self::ProtoBlocks { proto, num_blocks } => {
+                write!(f, "the protocol was given {proto} blocks, the engine {num_blocks}")
+            }
+            Self::Watermark { watermark_blocks, num_blocks } => {
+                write!(f, "watermark_blocks ({watermark_blocks}) must be below num_blocks ({num_blocks})")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}

@@ -1,0 +1,157 @@
+//! What is computed next. Everything is in the order of arrival, so nothing starves:
+//! - the oldest running sequences make up the step; those that decode first, one token each, then chunks of prompts;
+//! - the oldest queued sequence is the next to get blocks, and while there are not enough for it, nobody gets any;
+//! - where a decode lacks a block, the youngest running sequence gives up all of its own and is computed again later.
+//!
+//! A sequence gets the blocks of all its tokens at once, so only a decode ever lacks one: no prompt stops half-way.
+
+use std::cmp::min;
+
+use baton_types::SeqId;
+
+use crate::action::Output;
+use crate::batch::{Batch, BatchEntry};
+use crate::budget::Budget;
+use crate::engine::{Engine, InFlight, Planned};
+use crate::sequence::{Part, Phase};
+
+impl Engine {
+    /// Admits what there is room for, and starts the next step if none is in flight.
+    pub fn schedule(&mut self) {
+        if self.in_flight.is_some() {
+            self.admit();
+            return;
+        }
+        let preempted = self.grow();
+        // What a victim gave up is for the decode that lacked it, not for the victim itself.
+        if !preempted {
+            self.admit();
+        }
+        let mut entries = self.plan();
+        if entries.is_empty() && preempted {
+            self.admit();
+            entries = self.plan();
+        }
+        if !entries.is_empty() {
+            self.start(entries);
+        }
+    }
+
+    /// The sequences that the next step is for: all running ones, unless more KV came from peers than a step takes.
+    fn step_set(&self) -> Vec<SeqId> {
+        self.queues.running.iter().copied().take(self.config.max_running).collect()
+    }
+
+    /// Sees to it that every decode of the next step has a block for its token. Whether somebody had to give up his.
+    fn grow(&mut self) -> bool {
+        let mut preempted = false;
+        for id in self.step_set() {
+            while self.queues.running.contains(&id) && !self.has_room(id) {
+                let youngest = *self.queues.running.last().expect("at least this one");
+                self.preempt(youngest);
+                preempted = true;
+            }
+        }
+        preempted
+    }
+
+    fn has_room(&mut self, id: SeqId) -> bool {
+        let seq = self.sequences.get_mut(&id).expect("live");
+        let wanted = self.blocks.blocks_for(seq.tokens.len());
+        assert!(seq.table.len() + 1 >= wanted, "I2: a decode lacks one block at most");
+        seq.table.len() == wanted || self.blocks.grow(&mut seq.table)
+    }
+
+    /// Back to the queue without blocks, with all tokens. It keeps its place in the order of arrival, which is before everything
+    /// that was not admitted yet.
+    fn preempt(&mut self, id: SeqId) {
+        assert!(self.in_flight.is_none(), "I3: the runner may write into the blocks");
+        let seq = self.sequences.get_mut(&id).expect("live");
+        seq.computed = 0;
+        seq.usage.preemptions += 1;
+        self.blocks.release(std::mem::take(&mut seq.table));
+        self.counters.preemptions += 1;
+        self.move_to(id, Phase::Waiting);
+    }
+
+    fn admit(&mut self) {
+        while let Some(id) = self.next_to_admit() {
+            if !self.try_admit(id) {
+                return;
+            }
+        }
+    }
+
+    /// The oldest queued sequence whose kind is not at its limit.
+    fn next_to_admit(&self) -> Option<SeqId> {
+        let Self { queues, config, .. } = self;
+        let local = queues.waiting.first().filter(|_| queues.running.len() < config.max_running);
+        let remote = queues.expecting.first().filter(|_| queues.receiving.len() < config.max_receiving);
+        match (local, remote) {
+            (Some(local), Some(remote)) => Some(*min(local, remote)),
+            (local, remote) => local.or(remote).copied(),
+        }
+    }
+
+    fn try_admit(&mut self, id: SeqId) -> bool {
+        // Whoever is alone may have everything: nobody is there to grow.
+        let alone = self.queues.running.is_empty() && self.queues.receiving.is_empty();
+        let reserve = if alone { 0 } else { self.config.watermark_blocks };
+        let held = self.held_blocks(id).to_vec();
+        let seq = self.sequences.get_mut(&id).expect("live");
+        seq.chain.extend(&seq.tokens);
+        let Some(admission) =
+            self.blocks.admit(seq.tokens.len(), &held, seq.chain.full_hashes(), reserve)
+        else {
+            return false;
+        };
+        seq.table = admission.table;
+        seq.computed = admission.hit_blocks * self.blocks.block_tokens();
+        if !std::mem::replace(&mut seq.admitted, true) {
+            seq.usage.cached_tokens = seq.computed as u32;
+            self.counters.prefix_queried_tokens += seq.tokens.len() as u64;
+            self.counters.prefix_hit_tokens += seq.computed as u64;
+        }
+        if matches!(seq.part, Part::Destination { .. }) {
+            self.move_to(id, Phase::Receiving);
+            self.on_allocated(id, admission.hit_blocks);
+        } else {
+            self.move_to(id, Phase::Running);
+            self.on_progress(id);
+        }
+        true
+    }
+
+    fn plan(&self) -> Vec<BatchEntry> {
+        let mut budget = Budget::new(self.config.step_tokens, self.config.max_running);
+        let set = self.step_set();
+        let (decodes, prefills): (Vec<_>, Vec<_>) =
+            set.iter().map(|id| &self.sequences[id]).partition(|seq| seq.is_decoding());
+        let mut entries = Vec::with_capacity(set.len());
+        for seq in decodes.into_iter().chain(prefills) {
+            let Some(count) = budget.take(seq.remaining()) else { break };
+            let entry = seq.entry(count, self.blocks.block_tokens());
+            let start = entry.start as usize;
+            for id in seq.table.written(start, entry.end(), self.blocks.block_tokens()) {
+                self.blocks.pool().assert_writable(*id);
+            }
+            entries.push(entry);
+        }
+        entries
+    }
+
+    fn start(&mut self, entries: Vec<BatchEntry>) {
+        self.steps += 1;
+        self.counters.steps += 1;
+        let planned = entries.iter().map(|entry| Planned {
+            seq: entry.seq,
+            tokens: entry.tokens.len(),
+            end: entry.end(),
+            samples: entry.sample.is_some(),
+        });
+        let entries_planned = planned.collect();
+        self.in_flight =
+            Some(InFlight { step: self.steps, entries: entries_planned, retiring: Vec::new() });
+        self.outputs.push_back(Output::Step(Batch { step: self.steps, entries }));
+    }
+}

@@ -1,0 +1,244 @@
+//! Where the scheduler and the protocol meet. The scheduler says what happened to a sequence; the hooks turn that into commands.
+//! The protocol says what happened to a transfer; the hooks turn that into blocks and queues.
+
+use baton_proto::{Event, Failure, Input as Command, Release};
+use baton_types::{BlockId, SeqId, TokenId, TransferId, TransferMode};
+
+use crate::action::{FinishReason, HandOff, Handle, Refusal, SeqFailure};
+use crate::config::OnLostKv;
+use crate::engine::Engine;
+use crate::sequence::{Part, Phase, Sequence};
+
+/// What this engine holds for one transfer. Lives from the request to the protocol's last word on it, which may come long after the
+/// sequence has ended.
+#[derive(Debug, Default)]
+pub struct Transfer {
+    /// The sequence, while it lives.
+    pub seq: Option<SeqId>,
+    pub blocks: TransferBlocks,
+}
+
+#[derive(Debug, Default)]
+pub enum TransferBlocks {
+    /// None yet, or no more.
+    #[default]
+    None,
+    /// Source: the first blocks of the chain, each with one lease for this transfer.
+    Leased(Vec<BlockId>),
+    /// Destination: those from `first` of the chain on, Receiving while the sequence lives and Quarantined after it.
+    Inbound { first: usize, blocks: Vec<BlockId> },
+}
+
+impl Engine {
+    pub(crate) fn on_submitted(&mut self, seq: &Sequence) {
+        let transfer = match &seq.part {
+            Part::Whole => return,
+            Part::Source { transfer, mode: TransferMode::Pull, .. } => *transfer,
+            Part::Source { transfer, mode: TransferMode::Push, .. } => {
+                let chain = seq.chain.hashes().to_vec();
+                self.commands.push_back(Command::Send { transfer: *transfer, chain });
+                *transfer
+            }
+            Part::Destination { transfer, peer, .. } => {
+                self.commands.push_back(Command::Expect { transfer: *transfer, peer: peer.clone() });
+                *transfer
+            }
+        };
+        self.transfers.insert(transfer, Transfer { seq: Some(seq.id), ..Transfer::default() });
+    }
+
+    /// A peer holds blocks for a leg that will never be: it is told at once, not left to its lease.
+    pub(crate) fn on_refused(&mut self, hand_off: HandOff, why: Refusal) {
+        let HandOff::FromPeer { transfer, peer, .. } = hand_off else { return };
+        // Nothing may be said in the name of the other leg that goes by this id.
+        if matches!(why, Refusal::TransferInUse | Refusal::OwnPeer) {
+            return;
+        }
+        self.transfers.insert(transfer, Transfer::default());
+        self.commands.push_back(Command::Expect { transfer, peer });
+        self.commands.push_back(Command::Cancel { transfer });
+    }
+
+    /// Complete blocks that a preempted source still has under its lease: it need not compute, nor send, them again.
+    pub(crate) fn held_blocks(&self, id: SeqId) -> &[BlockId] {
+        let Part::Source { transfer, .. } = self.part(id) else { return &[] };
+        match &self.transfers[transfer].blocks {
+            TransferBlocks::Leased(blocks) => blocks,
+            _ => &[],
+        }
+    }
+
+    /// A destination has its blocks: those that the prefix cache did not have may be written from now on (I3).
+    pub(crate) fn on_allocated(&mut self, id: SeqId, first_block: usize) {
+        let seq = &self.sequences[&id];
+        let Part::Destination { transfer, mode, peer } = seq.part.clone() else {
+            unreachable!("only destinations receive")
+        };
+        let blocks = self.blocks.receive(&seq.table, first_block);
+        let entry = self.transfers.get_mut(&transfer).expect("I4: until its ending");
+        entry.blocks = TransferBlocks::Inbound { first: first_block, blocks: blocks.clone() };
+        let chain = seq.chain.hashes().to_vec();
+        self.commands.push_back(match mode {
+            TransferMode::Pull => Command::Fetch { transfer, peer, chain, first_block, blocks },
+            TransferMode::Push => Command::Receive { transfer, peer, chain, first_block, blocks },
+        });
+    }
+
+    /// More of a sequence's prompt is computed, or was found in the cache: a push sends the blocks that are complete by that.
+    pub(crate) fn on_progress(&mut self, id: SeqId) {
+        let complete = self.sequences[&id].computed / self.blocks.block_tokens();
+        self.send_blocks(id, complete);
+    }
+
+    /// The whole prompt is computed and a token sampled; what the decode leg needs to know, if there is one.
+    pub(crate) fn on_finished(&mut self, id: SeqId, first_token: TokenId) -> Option<Handle> {
+        let seq = &self.sequences[&id];
+        let Part::Source { transfer, mode, .. } = seq.part else { return None };
+        let handle = Handle {
+            transfer,
+            mode,
+            tokens: seq.usage.prompt_tokens,
+            cached_tokens: seq.usage.cached_tokens,
+        };
+        match mode {
+            TransferMode::Pull => {
+                let chain = seq.chain.hashes().to_vec();
+                let blocks = seq.table.blocks().to_vec();
+                self.lease(transfer, &blocks);
+                self.commands.push_back(Command::Offer { transfer, chain, blocks, first_token });
+            }
+            TransferMode::Push => {
+                let all = seq.table.len();
+                self.send_blocks(id, all);
+                self.commands.push_back(Command::Complete { transfer, first_token });
+            }
+        }
+        Some(handle)
+    }
+
+    /// Push: leases and names the blocks up to `complete` that were not named yet.
+    fn send_blocks(&mut self, id: SeqId, complete: usize) {
+        let seq = self.sequences.get_mut(&id).expect("live");
+        let Part::Source { transfer, mode: TransferMode::Push, sent_blocks } = &mut seq.part else { return };
+        if complete <= *sent_blocks {
+            return;
+        }
+        let (transfer, blocks) = (*transfer, seq.table.blocks()[*sent_blocks..complete].to_vec());
+        *sent_blocks = complete;
+        self.lease(transfer, &blocks);
+        self.commands.push_back(Command::Progress { transfer, blocks });
+    }
+
+    fn lease(&mut self, transfer: TransferId, blocks: &[BlockId]) {
+        self.blocks.lease(blocks);
+        let entry = self.transfers.get_mut(&transfer).expect("I4: until its ending");
+        match &mut entry.blocks {
+            TransferBlocks::Leased(leased) => leased.extend_from_slice(blocks),
+            none => *none = TransferBlocks::Leased(blocks.to_vec()),
+        }
+    }
+
+    /// The sequence is over. What goes on without it is a hand-over that it has completed; anything else is cancelled. From which
+    /// of its blocks on a peer may still write, if it may.
+    pub(crate) fn on_ended(&mut self, seq: &Sequence, handed_over: bool) -> Option<usize> {
+        let (transfer, silent) = match seq.part {
+            Part::Whole => return None,
+            // The protocol does not know a pull before it is offered.
+            Part::Source { transfer, mode, .. } => (transfer, mode == TransferMode::Pull),
+            Part::Destination { transfer, .. } => (transfer, false),
+        };
+        // A push whose receiver is lost: the protocol has said its last word already.
+        let entry = self.transfers.get_mut(&transfer)?;
+        entry.seq = None;
+        let received = match entry.blocks {
+            TransferBlocks::Inbound { first, .. } => Some(first),
+            _ => None,
+        };
+        if handed_over {
+            return received;
+        }
+        if silent {
+            self.transfers.remove(&transfer);
+        } else {
+            self.commands.push_back(Command::Cancel { transfer });
+        }
+        received
+    }
+
+    pub fn handle_event(&mut self, event: Event) {
+        match event {
+            Event::Ready { transfer, covered, first_token } => self.on_ready(transfer, covered, first_token),
+            Event::Failed { transfer, why, quarantined } => self.on_failed(transfer, why, quarantined),
+            Event::Released { transfer, why } => self.on_released(transfer, why),
+        }
+    }
+
+    /// The first `covered` blocks of the prompt are there, and nobody writes into any of them any more.
+    fn on_ready(&mut self, transfer: TransferId, covered: usize, first_token: Option<TokenId>) {
+        let entry = self.transfers.remove(&transfer).expect("I4: one ending");
+        let TransferBlocks::Inbound { first, blocks } = entry.blocks else {
+            panic!("I3: {transfer:?} was ready without blocks")
+        };
+        self.counters.transfers_received += 1;
+        let Some(id) = entry.seq else {
+            return self.blocks.discard(&blocks);
+        };
+        let seq = self.sequences.get_mut(&id).expect("live");
+        assert!(covered <= seq.table.len(), "I2: no more than was asked for");
+        self.blocks.accept(&seq.table, first);
+        let whole = covered == seq.table.len() && first_token.is_some();
+        let most = if whole { seq.prompt_len } else { seq.prompt_len - 1 };
+        let hits = seq.computed;
+        seq.computed = hits.max(covered * self.blocks.block_tokens()).min(most);
+        seq.usage.received_tokens = (seq.computed - hits) as u32;
+        self.counters.received_tokens += u64::from(seq.usage.received_tokens);
+        seq.part = Part::Whole;
+        self.publish(id);
+        self.move_to(id, Phase::Running);
+        if let (true, Some(token)) = (whole, first_token) {
+            self.append(id, token);
+        }
+    }
+
+    fn on_failed(&mut self, transfer: TransferId, why: Failure, quarantined: bool) {
+        let entry = self.transfers.remove(&transfer).expect("I4: one ending");
+        self.counters.transfers_lost += 1;
+        if let Some(id) = entry.seq {
+            let seq = self.sequences.get_mut(&id).expect("live");
+            seq.part = Part::Whole;
+            seq.computed = 0;
+            let table = std::mem::take(&mut seq.table);
+            if let TransferBlocks::Inbound { first, .. } = entry.blocks {
+                self.blocks.abandon(table, first);
+            }
+            self.move_to(id, Phase::Waiting);
+            match self.config.on_lost_kv {
+                OnLostKv::Recompute => self.counters.recomputed += 1,
+                OnLostKv::Fail => self.finish(id, FinishReason::Failed(SeqFailure::Kv(why)), None),
+            }
+        }
+        if quarantined {
+            self.transfers.insert(transfer, Transfer { seq: None, blocks: entry.blocks });
+        } else if let TransferBlocks::Inbound { blocks, .. } = entry.blocks {
+            self.blocks.discard(&blocks);
+        }
+    }
+
+    /// No peer touches the blocks any more: the end of a source, or of a destination's quarantine.
+    fn on_released(&mut self, transfer: TransferId, why: Release) {
+        let entry = self.transfers.remove(&transfer).expect("I4: one release");
+        match entry.blocks {
+            TransferBlocks::Inbound { blocks, .. } => return self.blocks.discard(&blocks),
+            TransferBlocks::Leased(blocks) => self.blocks.end_lease(&blocks),
+            TransferBlocks::None => {}
+        }
+        match why {
+            Release::Done => self.counters.transfers_sent += 1,
+            _ => self.counters.transfers_unsent += 1,
+        }
+        // A source that still computes computes for nobody.
+        if let Some(id) = entry.seq {
+            self.finish(id, FinishReason::Failed(SeqFailure::Receiver(why)), None);
+        }
+    }
+}
