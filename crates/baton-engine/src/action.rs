@@ -1,6 +1,6 @@
 //! What goes into an [`EngineCore`](crate::EngineCore) and what comes out of it.
 
-use baton_proto::{Failure, PeerAddress, Release};
+use baton_proto::{Ending, PeerAddress};
 use baton_types::{CacheSalt, SamplingParams, SeqId, TokenId, TransferId, TransferMode};
 
 use crate::batch::{Batch, StepResult};
@@ -99,9 +99,9 @@ pub enum SeqFailure {
     /// The runner could not compute a step that this sequence was in.
     Step,
     /// The KV that was to come from a peer is lost, and the configuration forbids to compute it here.
-    Kv(Failure),
+    Kv(Ending),
     /// The peer that was to take the KV no longer wants or can have it.
-    Receiver(Release),
+    Receiver(Ending),
 }
 
 /// What one sequence took.

@@ -62,6 +62,10 @@ impl BlockManager {
         let total = self.blocks_for(tokens);
         let most_hits = (tokens - 1) / self.block_tokens;
         assert!(held.len() <= most_hits, "a sequence whose blocks are all complete is not admitted again");
+        // At least one block is new: nothing needs to be looked up if there is none.
+        if self.pool.counts().free <= reserve {
+            return None;
+        }
         let shared: Vec<BlockId> = match &self.cache {
             Some(cache) => cache.lookup(&full_hashes[held.len()..most_hits]).collect(),
             None => Vec::new(),
@@ -177,7 +181,11 @@ impl BlockManager {
                 assert_eq!(known, Some(id), "I2: {id:?} holds {hash:?}");
             }
         }
-        assert_eq!(hashed, self.cache.as_ref().map_or(0, PrefixCache::len), "I2: the cache names hashed blocks only");
+        assert_eq!(
+            hashed,
+            self.cache.as_ref().map_or(0, PrefixCache::count),
+            "I2: the cache names hashed blocks only"
+        );
     }
 }
 

@@ -83,14 +83,6 @@ impl BlockPool {
         }
     }
 
-    pub fn len(&self) -> usize {
-        self.blocks.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.blocks.is_empty()
-    }
-
     pub fn counts(&self) -> BlockCounts {
         self.counts
     }
@@ -163,7 +155,10 @@ impl BlockPool {
     /// Active, just allocated -> Receiving.
     pub fn receive(&mut self, id: BlockId) {
         self.change(id, |block| {
-            assert!(block.users == 1 && block.leases == 0 && block.hash.is_none(), "I3: a writer gets it alone");
+            assert!(
+                block.users == 1 && block.leases == 0 && block.hash.is_none(),
+                "I3: a writer gets it alone"
+            );
             block.users = 0;
             block.inbound = Some(Inbound::Awaited);
         });

@@ -1,13 +1,28 @@
 //! The core of one engine: scheduler, block manager and sequences. No I/O, no clock, no threads.
+//!
+//! [`EngineCore`] is all that a driver needs. It also holds the engine's end of the protocol, so that a driver passes what comes from
+//! the side channel and the transport to the same place as what comes from clients and the runner.
 
 pub mod action;
 pub mod batch;
+mod block_manager;
+mod block_pool;
+mod block_table;
+mod budget;
+mod check;
 pub mod config;
+mod engine;
+mod engine_core;
+mod prefix_cache;
 pub mod runner;
+mod scheduler;
+mod sequence;
 pub mod stats;
+mod transfer_hooks;
 
 pub use action::{FinishReason, HandOff, Handle, Input, Output, Refusal, Request, SeqFailure, Usage};
 pub use batch::{Batch, BatchEntry, StepResult};
 pub use config::{Config, ConfigError, OnLostKv};
+pub use engine_core::EngineCore;
 pub use runner::{ModelRunner, RunnerError};
 pub use stats::{BlockCounts, Counters, Stats};

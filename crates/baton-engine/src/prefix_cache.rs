@@ -38,12 +38,9 @@ impl PrefixCache {
         assert!(known.is_some(), "I2: a block with a hash is in the cache");
     }
 
-    pub fn len(&self) -> usize {
+    /// How many hashes are known.
+    pub fn count(&self) -> usize {
         self.blocks.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.blocks.is_empty()
     }
 }
 
@@ -73,6 +70,6 @@ mod tests {
         assert!(!cache.insert(hash(1), BlockId(2)));
         assert_eq!(cache.get(hash(1)), Some(BlockId(1)));
         cache.evict(hash(1));
-        assert!(cache.is_empty());
+        assert_eq!(cache.count(), 0);
     }
 }

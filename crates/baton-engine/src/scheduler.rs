@@ -100,8 +100,7 @@ impl Engine {
         let held = self.held_blocks(id).to_vec();
         let seq = self.sequences.get_mut(&id).expect("live");
         seq.chain.extend(&seq.tokens);
-        let Some(admission) =
-            self.blocks.admit(seq.tokens.len(), &held, seq.chain.full_hashes(), reserve)
+        let Some(admission) = self.blocks.admit(seq.tokens.len(), &held, seq.chain.full_hashes(), reserve)
         else {
             return false;
         };
@@ -150,8 +149,7 @@ impl Engine {
             samples: entry.sample.is_some(),
         });
         let entries_planned = planned.collect();
-        self.in_flight =
-            Some(InFlight { step: self.steps, entries: entries_planned, retiring: Vec::new() });
+        self.in_flight = Some(InFlight { step: self.steps, entries: entries_planned, retiring: Vec::new() });
         self.outputs.push_back(Output::Step(Batch { step: self.steps, entries }));
     }
 }

@@ -1,7 +1,7 @@
 //! Where the scheduler and the protocol meet. The scheduler says what happened to a sequence; the hooks turn that into commands.
 //! The protocol says what happened to a transfer; the hooks turn that into blocks and queues.
 
-use baton_proto::{Event, Failure, Input as Command, Release};
+use baton_proto::{Ending, Event, Input as Command};
 use baton_types::{BlockId, SeqId, TokenId, TransferId, TransferMode};
 
 use crate::action::{FinishReason, HandOff, Handle, Refusal, SeqFailure};
@@ -47,15 +47,22 @@ impl Engine {
         self.transfers.insert(transfer, Transfer { seq: Some(seq.id), ..Transfer::default() });
     }
 
-    /// A peer holds blocks for a leg that will never be: it is told at once, not left to its lease.
+    /// A peer holds blocks for a leg that will never be: it is told at once, not left to its time limits.
     pub(crate) fn on_refused(&mut self, hand_off: HandOff, why: Refusal) {
-        let HandOff::FromPeer { transfer, peer, .. } = hand_off else { return };
         // Nothing may be said in the name of the other leg that goes by this id.
         if matches!(why, Refusal::TransferInUse | Refusal::OwnPeer) {
             return;
         }
+        let (transfer, beginning) = match hand_off {
+            HandOff::FromPeer { transfer, peer, .. } => (transfer, Command::Expect { transfer, peer }),
+            HandOff::ToPeer { transfer, mode: TransferMode::Push } => {
+                (transfer, Command::Send { transfer, chain: Vec::new() })
+            }
+            // A pull's destination finds out when it asks.
+            HandOff::ToPeer { mode: TransferMode::Pull, .. } | HandOff::None => return,
+        };
         self.transfers.insert(transfer, Transfer::default());
-        self.commands.push_back(Command::Expect { transfer, peer });
+        self.commands.push_back(beginning);
         self.commands.push_back(Command::Cancel { transfer });
     }
 
@@ -176,13 +183,13 @@ impl Engine {
     /// The first `covered` blocks of the prompt are there, and nobody writes into any of them any more.
     fn on_ready(&mut self, transfer: TransferId, covered: usize, first_token: Option<TokenId>) {
         let entry = self.transfers.remove(&transfer).expect("I4: one ending");
-        let TransferBlocks::Inbound { first, blocks } = entry.blocks else {
+        let TransferBlocks::Inbound { first, .. } = entry.blocks else {
             panic!("I3: {transfer:?} was ready without blocks")
         };
         self.counters.transfers_received += 1;
-        let Some(id) = entry.seq else {
-            return self.blocks.discard(&blocks);
-        };
+        let id = entry
+            .seq
+            .expect("a sequence that ended cancelled the transfer, and Cancel is answered by Failed");
         let seq = self.sequences.get_mut(&id).expect("live");
         assert!(covered <= seq.table.len(), "I2: no more than was asked for");
         self.blocks.accept(&seq.table, first);
@@ -200,7 +207,7 @@ impl Engine {
         }
     }
 
-    fn on_failed(&mut self, transfer: TransferId, why: Failure, quarantined: bool) {
+    fn on_failed(&mut self, transfer: TransferId, why: Ending, quarantined: bool) {
         let entry = self.transfers.remove(&transfer).expect("I4: one ending");
         self.counters.transfers_lost += 1;
         if let Some(id) = entry.seq {
@@ -225,7 +232,7 @@ impl Engine {
     }
 
     /// No peer touches the blocks any more: the end of a source, or of a destination's quarantine.
-    fn on_released(&mut self, transfer: TransferId, why: Release) {
+    fn on_released(&mut self, transfer: TransferId, why: Ending) {
         let entry = self.transfers.remove(&transfer).expect("I4: one release");
         match entry.blocks {
             TransferBlocks::Inbound { blocks, .. } => return self.blocks.discard(&blocks),
@@ -233,7 +240,7 @@ impl Engine {
             TransferBlocks::None => {}
         }
         match why {
-            Release::Done => self.counters.transfers_sent += 1,
+            Ending::Done => self.counters.transfers_sent += 1,
             _ => self.counters.transfers_unsent += 1,
         }
         // A source that still computes computes for nobody.

@@ -1,0 +1,102 @@
+//! The core that a driver talks to: the engine's decisions and the protocol endpoint, each hearing the other at once.
+
+use baton_proto::{Endpoint, Reason};
+use baton_types::{Time, TransferMode};
+
+use crate::action::{Input, Output};
+use crate::config::Config;
+use crate::engine::Engine;
+use crate::sequence::Part;
+use crate::stats::Stats;
+
+#[derive(Debug)]
+pub struct EngineCore {
+    engine: Engine,
+    endpoint: Endpoint,
+}
+
+impl EngineCore {
+    /// # Panics
+    /// If the configuration is not valid; see [`Config::validate`].
+    pub fn new(config: Config) -> Self {
+        let endpoint = Endpoint::new(config.proto.clone());
+        Self { engine: Engine::new(config), endpoint }
+    }
+
+    /// Outputs must be polled to the end before the next input.
+    pub fn handle_input(&mut self, now: Time, input: Input) {
+        match input {
+            Input::Proto(input) => self.tell_endpoint(now, input),
+            Input::Tick => self.tell_endpoint(now, baton_proto::Input::Tick),
+            input => self.engine.handle(input),
+        }
+        self.settle(now);
+        self.engine.schedule();
+        // What was admitted may at once turn out to get no KV: then there is something to schedule again. Each transfer ends once,
+        // so this comes to an end.
+        while self.settle(now) {
+            self.engine.schedule();
+        }
+    }
+
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.engine.outputs.pop_front()
+    }
+
+    pub fn poll_timeout(&self) -> Option<(Time, Reason)> {
+        self.endpoint.poll_timeout()
+    }
+
+    pub fn stats(&self) -> Stats {
+        self.engine.stats()
+    }
+
+    pub fn census(&self) -> baton_proto::Census {
+        self.endpoint.census()
+    }
+
+    /// Whether nothing is left to do for any client or peer: a drained engine may exit.
+    pub fn is_idle(&self) -> bool {
+        self.engine.is_idle()
+    }
+
+    /// Passes the engine's commands on until it has no more; whether there were any.
+    fn settle(&mut self, now: Time) -> bool {
+        let mut any = false;
+        while let Some(command) = self.engine.commands.pop_front() {
+            any = true;
+            self.tell_endpoint(now, command);
+        }
+        any
+    }
+
+    fn tell_endpoint(&mut self, now: Time, input: baton_proto::Input) {
+        self.endpoint.handle_input(now, input);
+        while let Some(output) = self.endpoint.poll_output() {
+            match output {
+                baton_proto::Output::Event(event) => self.engine.handle_event(event),
+                output => self.engine.outputs.push_back(Output::Proto(output)),
+            }
+        }
+    }
+
+    /// Asserts I1 to I5 and I11, as far as one engine can see them. For simulators and tests, between inputs.
+    ///
+    /// # Panics
+    /// If an invariant is broken.
+    pub fn check(&self) {
+        self.engine.check();
+        self.endpoint.check();
+        // I4: engine and endpoint agree on what is going on; the endpoint learns of a pull's source when it is offered.
+        let mut known = 0;
+        for (transfer, entry) in &self.engine.transfers {
+            let unoffered = entry.seq.is_some_and(|seq| {
+                matches!(self.engine.part(seq), Part::Source { mode: TransferMode::Pull, .. })
+            });
+            assert_eq!(self.endpoint.knows(*transfer), !unoffered, "I4: {transfer:?}");
+            known += usize::from(!unoffered);
+        }
+        let census = self.endpoint.census();
+        assert_eq!(census.leases + census.transfers, known, "I4: transfers that nobody here answers for");
+    }
+}
