@@ -1,0 +1,238 @@
+//! The transport: paths between memories, and the bytes that move along them.
+//!
+//! A post's peer is whoever its path leads to by the metadata it was set up with: a life of a process, not a name. Bytes move in
+//! pieces that do not care for the borders of blocks; a piece of a dead poster still lands, until its target has been fenced.
+
+use std::collections::BTreeMap;
+
+use baton_engine::BlockState;
+use baton_model::KvMemory;
+use baton_proto::{Direction, Input, PostId};
+use baton_types::{BlockId, EngineId};
+
+use crate::fault::Fault;
+use crate::node::{Life, read_metadata};
+use crate::world::{Event, World};
+
+#[derive(Debug, Default)]
+pub(crate) struct Fabric {
+    paths: BTreeMap<(Life, EngineId), Path>,
+    pub posts: BTreeMap<u64, Moving>,
+    next: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Path {
+    target: Life,
+    /// Each is torn down once.
+    generation: u64,
+}
+
+/// What an endpoint asked for.
+#[derive(Debug)]
+pub(crate) struct Order {
+    pub post: PostId,
+    pub engine: EngineId,
+    pub direction: Direction,
+    pub pairs: Vec<(BlockId, BlockId)>,
+    pub notify: Option<Vec<u8>>,
+}
+
+/// A post whose bytes are on their way.
+#[derive(Debug)]
+pub(crate) struct Moving {
+    owner: Life,
+    owner_id: EngineId,
+    target: Life,
+    order: Order,
+    /// Memories live as long as something is in flight, also when their process does not.
+    ours: KvMemory,
+    theirs: KvMemory,
+    /// Pieces in all, moved, and after how many it breaks off.
+    pieces: u64,
+    moved: u64,
+    breaks_after: Option<u64>,
+}
+
+impl World {
+    pub fn add_path(&mut self, node: usize, engine: EngineId, metadata: &[u8]) {
+        let owner = self.nodes[node].life().expect("it has just spoken");
+        let target = read_metadata(metadata);
+        self.fabric.next += 1;
+        let generation = self.fabric.next;
+        self.fabric.paths.insert((owner, engine), Path { target, generation });
+        if !self.is_alive(target) || self.strikes(Fault::PathFails) {
+            self.path_falls(owner, generation);
+        }
+    }
+
+    pub fn remove_path(&mut self, node: usize, engine: EngineId) {
+        let owner = self.nodes[node].life().expect("it has just spoken");
+        // Down already: PathLost is on its way, and comes once.
+        let Some(path) = self.fabric.paths.get(&(owner, engine)) else { return };
+        let generation = path.generation;
+        let at = self.after_delay();
+        self.queue.push(at, Event::PathDown { owner, generation });
+    }
+
+    /// A path is broken; its owner learns of it late.
+    fn path_falls(&mut self, owner: Life, generation: u64) {
+        let late = self.random.duration(self.scenario.network.fence_us.clone());
+        self.queue.push(self.now + late, Event::PathDown { owner, generation });
+    }
+
+    /// The fence: from here on nothing lands between these two lives that was posted before.
+    pub fn path_down(&mut self, owner: Life, generation: u64) {
+        let mut known = self.fabric.paths.iter().filter(|((life, _), _)| *life == owner);
+        let Some(((_, engine), path)) = known.find(|(_, path)| path.generation == generation) else { return };
+        let (engine, target) = (engine.clone(), path.target);
+        self.fabric.paths.remove(&(owner, engine.clone()));
+        let between = |post: &Moving| {
+            (post.owner, post.target) == (owner, target) || (post.owner, post.target) == (target, owner)
+        };
+        let cut: Vec<u64> =
+            self.fabric.posts.iter().filter(|(_, post)| between(post)).map(|(key, _)| *key).collect();
+        for key in cut {
+            self.end_post(key, false);
+        }
+        if self.scenario.network.fence_is_seen && self.is_alive(target) {
+            let back =
+                self.fabric.paths.iter().find(|((life, _), path)| *life == target && path.target == owner);
+            if let Some(generation) = back.map(|(_, path)| path.generation) {
+                self.path_falls(target, generation);
+            }
+        }
+        let at = self.after_delay();
+        self.queue.push(at, Event::Proto { to: owner, input: Input::PathLost { engine } });
+    }
+
+    /// The process at the end of these paths is dead. Its own go with it; what it posted may land until the fence.
+    pub fn fence_off(&mut self, dead: Life) {
+        self.fabric.paths.retain(|(owner, _), _| *owner != dead);
+        let broken: Vec<(Life, u64)> = self
+            .fabric
+            .paths
+            .iter()
+            .filter(|(_, path)| path.target == dead)
+            .map(|((owner, _), path)| (*owner, path.generation))
+            .collect();
+        for (owner, generation) in &broken {
+            self.path_falls(*owner, *generation);
+        }
+        self.fabric.posts.retain(|_, post| {
+            let fenced_later = broken.iter().any(|(owner, _)| *owner == post.target);
+            post.owner != dead || (post.order.direction == Direction::Write && fenced_later)
+        });
+    }
+
+    pub fn post(&mut self, node: usize, order: Order) {
+        let process = self.nodes[node].process.as_ref().expect("it has just spoken");
+        let (owner, owner_id, ours) = (process.life, process.id.clone(), process.memory.clone());
+        let path = self.fabric.paths.get(&(owner, order.engine.clone())).copied();
+        let theirs = path.and_then(|path| {
+            let process = self.nodes[path.target.node].process.as_ref()?;
+            (process.life == path.target).then(|| (path.target, process.memory.clone()))
+        });
+        let Some((target, theirs)) = theirs else {
+            let at = self.after_delay();
+            return self
+                .queue
+                .push(at, Event::Proto { to: owner, input: Input::Moved { post: order.post, ok: false } });
+        };
+        self.tally.posts += 1;
+        let bytes = (order.pairs.len() * ours.layout().block_bytes()) as u64;
+        let pieces = self.random.within(1..self.scenario.network.pieces + 1).min(bytes);
+        let slow = if self.strikes(Fault::PostSlow) { self.random.within(10..1_000) as u32 } else { 1 };
+        let block = self.random.duration(self.scenario.network.block_us.clone());
+        let duration = block * order.pairs.len() as u32 * slow;
+        let breaks_after = self.strikes(Fault::PostFails).then(|| self.random.below(pieces));
+        self.fabric.next += 1;
+        let key = self.fabric.next;
+        for piece in 1..=pieces {
+            let at = self.now + duration * piece as u32 / pieces as u32;
+            self.queue.push(at, Event::Piece { post: key });
+        }
+        let moving = Moving { owner, owner_id, target, order, ours, theirs, pieces, moved: 0, breaks_after };
+        self.fabric.posts.insert(key, moving);
+    }
+
+    pub fn piece_moves(&mut self, key: u64) {
+        let Some(post) = self.fabric.posts.get(&key) else { return };
+        if !self.is_alive(post.target) || post.breaks_after == Some(post.moved) {
+            return self.end_post(key, false);
+        }
+        self.check_piece(post);
+        let post = self.fabric.posts.get_mut(&key).expect("looked up above");
+        post.move_piece();
+        post.moved += 1;
+        if post.moved == post.pieces {
+            self.end_post(key, true);
+        }
+    }
+
+    /// I3, from outside: no byte of a post lands in a block that its owner may use for something else, nor comes out of one.
+    fn check_piece(&self, post: &Moving) {
+        let (written, write) = match post.order.direction {
+            Direction::Read => (post.owner, false),
+            Direction::Write => (post.target, true),
+        };
+        let state = |life: Life, block| {
+            let process = self.nodes[life.node].process.as_ref().filter(|process| process.life == life);
+            process.map(|process| process.core.block_state(block))
+        };
+        for (ours, theirs) in &post.order.pairs {
+            let to = if write { *theirs } else { *ours };
+            let found = state(written, to);
+            assert!(
+                matches!(found, None | Some(BlockState::Receiving | BlockState::Quarantined)),
+                "I3: a byte of {:?} lands in {to:?} of {}, which is {found:?}",
+                post.order,
+                self.nodes[written.node].name
+            );
+            if write {
+                let found = state(post.owner, *ours);
+                assert_ne!(found, Some(BlockState::Free), "I3: {:?} reads {ours:?}", post.order);
+            }
+        }
+    }
+
+    /// The last of a post: its completion, and its notification, each in its own time.
+    fn end_post(&mut self, key: u64, moved: bool) {
+        let post = self.fabric.posts.remove(&key).expect("a post ends once");
+        let ok = moved && !self.strikes(Fault::PostLies);
+        if ok {
+            self.tally.posts_done += 1
+        } else {
+            self.tally.posts_failed += 1
+        }
+        let at = self.after_delay();
+        self.queue
+            .push(at, Event::Proto { to: post.owner, input: Input::Moved { post: post.order.post, ok } });
+        if let Some(bytes) = post.order.notify.filter(|_| moved) {
+            let at = self.after_delay();
+            let input = Input::Notified { engine: post.owner_id, bytes };
+            self.queue.push(at, Event::Proto { to: post.target, input });
+        }
+    }
+}
+
+impl Moving {
+    /// The next part of all its bytes, which may begin and end in the middle of a block.
+    fn move_piece(&mut self) {
+        let block_bytes = self.ours.layout().block_bytes() as u64;
+        let bytes = self.order.pairs.len() as u64 * block_bytes;
+        let (from, to) = (bytes * self.moved / self.pieces, bytes * (self.moved + 1) / self.pieces);
+        for index in from / block_bytes..to.div_ceil(block_bytes) {
+            let (ours, theirs) = self.order.pairs[index as usize];
+            let start = (from.max(index * block_bytes) - index * block_bytes) as usize;
+            let end = (to.min((index + 1) * block_bytes) - index * block_bytes) as usize;
+            let (source, from_block, sink, to_block) = match self.order.direction {
+                Direction::Read => (&self.theirs, theirs, &self.ours, ours),
+                Direction::Write => (&self.ours, ours, &self.theirs, theirs),
+            };
+            let mut block = sink.read_block(to_block);
+            block[start..end].copy_from_slice(&source.read_block(from_block)[start..end]);
+            sink.write_block(to_block, &block);
+        }
+    }
+}
