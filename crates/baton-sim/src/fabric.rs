@@ -21,11 +21,14 @@ pub(crate) struct Fabric {
     next: u64,
 }
 
+/// One side's half. Bytes flow only while both sides have theirs, and the end of one is the end of the other.
 #[derive(Clone, Copy, Debug)]
 struct Path {
     target: Life,
-    /// Each is torn down once.
+    /// Of this half; new each time it is set up.
     generation: u64,
+    /// The generation of the other half that this one has joined.
+    joined: Option<u64>,
 }
 
 /// What an endpoint asked for.
@@ -48,21 +51,61 @@ pub(crate) struct Moving {
     /// Memories live as long as something is in flight, also when their process does not.
     ours: KvMemory,
     theirs: KvMemory,
+    /// The target's half of the path that lets the bytes in; none until it is there.
+    admission: Option<u64>,
     /// Pieces in all, moved, and after how many it breaks off.
     pieces: u64,
     moved: u64,
     breaks_after: Option<u64>,
+    /// Between two pieces, in microseconds.
+    piece_us: u64,
+}
+
+impl Fabric {
+    /// This life's half of a path to that one.
+    fn half(&self, of: Life, to: Life) -> Option<&Path> {
+        self.paths.iter().find(|((owner, _), path)| *owner == of && path.target == to).map(|(_, path)| path)
+    }
+
+    fn half_mut(&mut self, of: Life, to: Life) -> Option<&mut Path> {
+        self.paths
+            .iter_mut()
+            .find(|((owner, _), path)| *owner == of && path.target == to)
+            .map(|(_, path)| path)
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
 }
 
 impl World {
     pub fn add_path(&mut self, node: usize, engine: EngineId, metadata: &[u8]) {
         let owner = self.nodes[node].life().expect("it has just spoken");
         let target = read_metadata(metadata);
-        self.fabric.next += 1;
-        let generation = self.fabric.next;
-        self.fabric.paths.insert((owner, engine), Path { target, generation });
         if !self.is_alive(target) || self.strikes(Fault::PathFails) {
-            self.path_falls(owner, generation);
+            let at = self.after_delay();
+            return self.queue.push(at, Event::Proto { to: owner, input: Input::PathLost { engine } });
+        }
+        let generation = self.fabric.number();
+        let other = self.fabric.half_mut(target, owner).filter(|other| other.joined.is_none());
+        let joined = other.map(|other| {
+            other.joined = Some(generation);
+            other.generation
+        });
+        self.fabric.paths.insert((owner, engine), Path { target, generation, joined });
+        if joined.is_none() {
+            let patience = self.random.duration(self.scenario.network.join_us.clone());
+            self.queue.push(self.now + patience, Event::PathUnjoined { owner, generation });
+        }
+    }
+
+    /// The peer has not set up its half in time.
+    pub fn path_unjoined(&mut self, owner: Life, generation: u64) {
+        let waits = |path: &Path| path.generation == generation && path.joined.is_none();
+        if self.fabric.paths.values().any(waits) {
+            self.path_down(owner, generation);
         }
     }
 
@@ -75,32 +118,29 @@ impl World {
         self.queue.push(at, Event::PathDown { owner, generation });
     }
 
-    /// A path is broken; its owner learns of it late.
+    /// A half is broken; its transport notices late.
     fn path_falls(&mut self, owner: Life, generation: u64) {
         let late = self.random.duration(self.scenario.network.fence_us.clone());
         self.queue.push(self.now + late, Event::PathDown { owner, generation });
     }
 
-    /// The fence: from here on nothing lands between these two lives that was posted before.
+    /// The fence: from here on nothing lands here that was posted before.
     pub fn path_down(&mut self, owner: Life, generation: u64) {
         let mut known = self.fabric.paths.iter().filter(|((life, _), _)| *life == owner);
         let Some(((_, engine), path)) = known.find(|(_, path)| path.generation == generation) else { return };
         let (engine, target) = (engine.clone(), path.target);
         self.fabric.paths.remove(&(owner, engine.clone()));
-        let between = |post: &Moving| {
-            (post.owner, post.target) == (owner, target) || (post.owner, post.target) == (target, owner)
-        };
+        let name = &self.nodes[owner.node].name;
+        self.log.line(self.now, name, format_args!("is fenced off {engine}"));
+        let ours = |post: &Moving| (post.owner, post.target) == (owner, target);
         let cut: Vec<u64> =
-            self.fabric.posts.iter().filter(|(_, post)| between(post)).map(|(key, _)| *key).collect();
+            self.fabric.posts.iter().filter(|(_, post)| ours(post)).map(|(key, _)| *key).collect();
         for key in cut {
             self.end_post(key, false);
         }
-        if self.scenario.network.fence_is_seen && self.is_alive(target) {
-            let back =
-                self.fabric.paths.iter().find(|((life, _), path)| *life == target && path.target == owner);
-            if let Some(generation) = back.map(|(_, path)| path.generation) {
-                self.path_falls(target, generation);
-            }
+        let other = self.fabric.half(target, owner).filter(|other| other.joined == Some(generation));
+        if let Some(other) = other.map(|other| other.generation) {
+            self.path_falls(target, other);
         }
         let at = self.after_delay();
         self.queue.push(at, Event::Proto { to: owner, input: Input::PathLost { engine } });
@@ -109,20 +149,13 @@ impl World {
     /// The process at the end of these paths is dead. Its own go with it; what it posted may land until the fence.
     pub fn fence_off(&mut self, dead: Life) {
         self.fabric.paths.retain(|(owner, _), _| *owner != dead);
-        let broken: Vec<(Life, u64)> = self
-            .fabric
-            .paths
-            .iter()
-            .filter(|(_, path)| path.target == dead)
-            .map(|((owner, _), path)| (*owner, path.generation))
-            .collect();
-        for (owner, generation) in &broken {
-            self.path_falls(*owner, *generation);
+        let broken = self.fabric.paths.iter().filter(|(_, path)| path.target == dead);
+        let broken: Vec<(Life, u64)> = broken.map(|((owner, _), path)| (*owner, path.generation)).collect();
+        for (owner, generation) in broken {
+            self.path_falls(owner, generation);
         }
-        self.fabric.posts.retain(|_, post| {
-            let fenced_later = broken.iter().any(|(owner, _)| *owner == post.target);
-            post.owner != dead || (post.order.direction == Direction::Write && fenced_later)
-        });
+        // Nobody waits for what it was to read.
+        self.fabric.posts.retain(|_, post| post.owner != dead || post.order.direction == Direction::Write);
     }
 
     pub fn post(&mut self, node: usize, order: Order) {
@@ -135,38 +168,69 @@ impl World {
         });
         let Some((target, theirs)) = theirs else {
             let at = self.after_delay();
-            return self
-                .queue
-                .push(at, Event::Proto { to: owner, input: Input::Moved { post: order.post, ok: false } });
+            let input = Input::Moved { post: order.post, ok: false };
+            return self.queue.push(at, Event::Proto { to: owner, input });
         };
         self.tally.posts += 1;
         let bytes = (order.pairs.len() * ours.layout().block_bytes()) as u64;
         let pieces = self.random.within(1..self.scenario.network.pieces + 1).min(bytes);
-        let slow = if self.strikes(Fault::PostSlow) { self.random.within(10..1_000) as u32 } else { 1 };
-        let block = self.random.duration(self.scenario.network.block_us.clone());
-        let duration = block * order.pairs.len() as u32 * slow;
+        let slow = if self.strikes(Fault::PostSlow) { self.random.within(10..1_000) } else { 1 };
+        let block_us = self.random.within(self.scenario.network.block_us.clone());
+        let piece_us = block_us * order.pairs.len() as u64 * slow / pieces;
         let breaks_after = self.strikes(Fault::PostFails).then(|| self.random.below(pieces));
-        self.fabric.next += 1;
-        let key = self.fabric.next;
-        for piece in 1..=pieces {
-            let at = self.now + duration * piece as u32 / pieces as u32;
-            self.queue.push(at, Event::Piece { post: key });
-        }
-        let moving = Moving { owner, owner_id, target, order, ours, theirs, pieces, moved: 0, breaks_after };
+        let key = self.fabric.number();
+        let (admission, moved) = (None, 0);
+        let moving = Moving {
+            owner,
+            owner_id,
+            target,
+            order,
+            ours,
+            theirs,
+            admission,
+            pieces,
+            moved,
+            breaks_after,
+            piece_us,
+        };
         self.fabric.posts.insert(key, moving);
+        self.next_piece(key);
+    }
+
+    fn next_piece(&mut self, key: u64) {
+        let piece_us = self.fabric.posts[&key].piece_us;
+        let at = self.now + self.random.duration(piece_us / 2..piece_us * 3 / 2 + 1);
+        self.queue.push(at, Event::Piece { post: key });
     }
 
     pub fn piece_moves(&mut self, key: u64) {
-        let Some(post) = self.fabric.posts.get(&key) else { return };
-        if !self.is_alive(post.target) || post.breaks_after == Some(post.moved) {
+        let Some(post) = self.fabric.posts.get_mut(&key) else { return };
+        let admission = self.fabric.paths.iter();
+        let admission = admission
+            .filter(|((owner, _), path)| *owner == post.target && path.target == post.owner)
+            .map(|(_, path)| path.generation)
+            .next();
+        if post.admission.is_none() && admission.is_none() {
+            // Bytes wait until the target lets them in. What a dead process had not begun is lost with it.
+            return if self.is_alive(self.fabric.posts[&key].owner) {
+                self.next_piece(key);
+            } else {
+                self.fabric.posts.remove(&key);
+            };
+        }
+        post.admission = post.admission.or(admission);
+        if post.admission != admission || post.breaks_after == Some(post.moved) {
             return self.end_post(key, false);
         }
+        let post = &self.fabric.posts[&key];
         self.check_piece(post);
         let post = self.fabric.posts.get_mut(&key).expect("looked up above");
         post.move_piece();
         post.moved += 1;
         if post.moved == post.pieces {
             self.end_post(key, true);
+        } else {
+            self.next_piece(key);
         }
     }
 

@@ -67,8 +67,8 @@ pub(crate) struct Network {
     pub block_us: Range<u64>,
     /// Most pieces in which the bytes of a post move.
     pub pieces: u64,
-    /// Whether a peer learns that the path to it was torn down.
-    pub fence_is_seen: bool,
+    /// How long a peer may take to set up its half of a path.
+    pub join_us: Range<u64>,
     pub probe_us: u64,
     pub restart_us: Range<u64>,
     /// From a crash to the moment when its peers know that nothing it posted can land any more.
@@ -245,7 +245,7 @@ fn draw_network(random: &mut Random) -> Network {
         spike_us: 10_000..random.skewed(20_000..6_000_000),
         block_us: draw_span(random, 1..500),
         pieces: random.within(1..6),
-        fence_is_seen: random.chance(500),
+        join_us: draw_span(random, 200_000..5_000_000),
         probe_us: random.within(20_000..300_000),
         restart_us: draw_span(random, 500..1_500_000),
         fence_us: draw_span(random, 1_000..1_500_000),

@@ -65,6 +65,7 @@ pub(crate) enum Event {
     // In the transport.
     Piece { post: u64 },
     PathDown { owner: Life, generation: u64 },
+    PathUnjoined { owner: Life, generation: u64 },
 
     // Faults.
     Turn,
@@ -82,8 +83,7 @@ impl Event {
             Self::Proto { to, .. }
             | Self::Stop { to, .. }
             | Self::StepEnds { to, .. }
-            | Self::Wire { to, .. }
-            | Self::PathDown { owner: to, .. } => Some(to.node),
+            | Self::Wire { to, .. } => Some(to.node),
             _ => None,
         }
     }
@@ -214,6 +214,9 @@ impl World {
             Event::PathDown { owner, generation } if self.is_alive(owner) => {
                 self.path_down(owner, generation);
             }
+            Event::PathUnjoined { owner, generation } if self.is_alive(owner) => {
+                self.path_unjoined(owner, generation);
+            }
             Event::Turn => self.turn(),
             Event::Quiet => self.quiet(),
             // For a process that is dead.
@@ -221,7 +224,8 @@ impl World {
             | Event::Stop { .. }
             | Event::StepEnds { .. }
             | Event::Wire { .. }
-            | Event::PathDown { .. } => {}
+            | Event::PathDown { .. }
+            | Event::PathUnjoined { .. } => {}
         }
     }
 
