@@ -4,6 +4,7 @@
 //! pieces that do not care for the borders of blocks; a piece of a dead poster still lands, until its target has been fenced.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use baton_engine::BlockState;
 use baton_model::KvMemory;
@@ -13,6 +14,12 @@ use baton_types::{BlockId, EngineId};
 use crate::fault::Fault;
 use crate::node::{Life, read_metadata};
 use crate::world::{Event, World};
+
+/// How often a post looks whether it is let in.
+const JOIN_POLL: Duration = Duration::from_millis(1);
+
+/// No half has this generation.
+const NOWHERE: u64 = 0;
 
 #[derive(Debug, Default)]
 pub(crate) struct Fabric {
@@ -51,7 +58,7 @@ pub(crate) struct Moving {
     /// Memories live as long as something is in flight, also when their process does not.
     ours: KvMemory,
     theirs: KvMemory,
-    /// The target's half of the path that lets the bytes in; none until it is there.
+    /// The target's half of the path that lets the bytes in, as long as it is the one that they began with.
     admission: Option<u64>,
     /// Pieces in all, moved, and after how many it breaks off.
     pieces: u64,
@@ -86,19 +93,32 @@ impl World {
         let target = read_metadata(metadata);
         if !self.is_alive(target) || self.strikes(Fault::PathFails) {
             let at = self.after_delay();
-            return self.queue.push(at, Event::Proto { to: owner, input: Input::PathLost { engine } });
+            return self.queue.push(at, Event::PathRefused { owner, target, engine });
         }
         let generation = self.fabric.number();
-        let other = self.fabric.half_mut(target, owner).filter(|other| other.joined.is_none());
-        let joined = other.map(|other| {
-            other.joined = Some(generation);
-            other.generation
-        });
+        // It joins whatever half is there. A half that had joined another one before has lost that.
+        let other = self.fabric.half_mut(target, owner);
+        let joined = other.as_ref().map(|other| other.generation);
+        let lost = other.is_some_and(|other| *other.joined.get_or_insert(generation) != generation);
+        if let Some(other) = joined.filter(|_| lost) {
+            self.path_falls(target, other);
+        }
         self.fabric.paths.insert((owner, engine), Path { target, generation, joined });
         if joined.is_none() {
             let patience = self.random.duration(self.scenario.network.join_us.clone());
             self.queue.push(self.now + patience, Event::PathUnjoined { owner, generation });
         }
+    }
+
+    /// There will be no half here, and the peer's own leads nowhere from now on: PathLost is a fence here as well (I3). A later half
+    /// must not let in what was posted before.
+    pub fn path_refused(&mut self, owner: Life, target: Life, engine: EngineId) {
+        if let Some(other) = self.fabric.half_mut(target, owner).filter(|other| other.joined.is_none()) {
+            other.joined = Some(NOWHERE);
+            let generation = other.generation;
+            self.path_falls(target, generation);
+        }
+        self.tell_proto(owner.node, Input::PathLost { engine });
     }
 
     /// The peer has not set up its half in time.
@@ -204,22 +224,21 @@ impl World {
     }
 
     pub fn piece_moves(&mut self, key: u64) {
-        let Some(post) = self.fabric.posts.get_mut(&key) else { return };
-        let admission = self.fabric.paths.iter();
-        let admission = admission
-            .filter(|((owner, _), path)| *owner == post.target && path.target == post.owner)
-            .map(|(_, path)| path.generation)
-            .next();
-        if post.admission.is_none() && admission.is_none() {
+        let Some(post) = self.fabric.posts.get(&key) else { return };
+        let (owner, target) = (post.owner, post.target);
+        let joined = self.fabric.half(owner, target).and_then(|half| half.joined).or(post.admission);
+        if joined.is_none() {
             // Bytes wait until the target lets them in. What a dead process had not begun is lost with it.
-            return if self.is_alive(self.fabric.posts[&key].owner) {
-                self.next_piece(key);
+            return if self.is_alive(owner) {
+                self.queue.push(self.now + JOIN_POLL, Event::Piece { post: key });
             } else {
                 self.fabric.posts.remove(&key);
             };
         }
-        post.admission = post.admission.or(admission);
-        if post.admission != admission || post.breaks_after == Some(post.moved) {
+        let open = self.fabric.half(target, owner).map(|half| half.generation);
+        let post = self.fabric.posts.get_mut(&key).expect("looked up above");
+        post.admission = joined;
+        if joined != open || post.breaks_after == Some(post.moved) {
             return self.end_post(key, false);
         }
         let post = &self.fabric.posts[&key];

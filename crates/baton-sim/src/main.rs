@@ -93,7 +93,7 @@ fn report(failures: &[Box<Failed>]) -> ExitCode {
     println!("\n{first}\n");
     let mut kinds: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for failed in failures {
-        let kind = failed.why.chars().filter(|c| !c.is_ascii_digit()).take(60).collect();
+        let kind = failed.why.chars().filter(|c| !c.is_ascii_hexdigit()).take(60).collect();
         kinds.entry(kind).or_default().push(failed.seed);
     }
     for (kind, seeds) in kinds {

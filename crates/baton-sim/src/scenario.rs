@@ -90,7 +90,7 @@ pub(crate) struct Workload {
 impl Scenario {
     /// Without `faults` nothing goes wrong, whatever the seed.
     pub fn draw(random: &mut Random, faults: bool) -> Self {
-        let calm = !faults || random.chance(150);
+        let faulty = faults && !random.chance(150);
         let layout = KvLayout {
             layers: 1,
             kv_heads: 1,
@@ -100,7 +100,8 @@ impl Scenario {
             order: KvOrder::BlockMajor,
         };
         let workload = draw_workload(random, layout.block_tokens);
-        let faults = if calm { FaultRates::default() } else { draw_faults(random) };
+        let faults = if faulty { draw_faults(random) } else { FaultRates::default() };
+        let calm = faults.is_calm();
         Self {
             strategy: random.pick(&[
                 Strategy::None,

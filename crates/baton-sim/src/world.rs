@@ -66,6 +66,7 @@ pub(crate) enum Event {
     Piece { post: u64 },
     PathDown { owner: Life, generation: u64 },
     PathUnjoined { owner: Life, generation: u64 },
+    PathRefused { owner: Life, target: Life, engine: baton_types::EngineId },
 
     // Faults.
     Turn,
@@ -83,7 +84,8 @@ impl Event {
             Self::Proto { to, .. }
             | Self::Stop { to, .. }
             | Self::StepEnds { to, .. }
-            | Self::Wire { to, .. } => Some(to.node),
+            | Self::Wire { to, .. }
+            | Self::PathRefused { owner: to, .. } => Some(to.node),
             _ => None,
         }
     }
@@ -217,6 +219,9 @@ impl World {
             Event::PathUnjoined { owner, generation } if self.is_alive(owner) => {
                 self.path_unjoined(owner, generation);
             }
+            Event::PathRefused { owner, target, engine } if self.is_alive(owner) => {
+                self.path_refused(owner, target, engine);
+            }
             Event::Turn => self.turn(),
             Event::Quiet => self.quiet(),
             // For a process that is dead.
@@ -225,7 +230,8 @@ impl World {
             | Event::StepEnds { .. }
             | Event::Wire { .. }
             | Event::PathDown { .. }
-            | Event::PathUnjoined { .. } => {}
+            | Event::PathUnjoined { .. }
+            | Event::PathRefused { .. } => {}
         }
     }
 
