@@ -1,1 +1,55 @@
-fn main() {}
+//! The project's own chores: `cargo x tidy|ci|sim|bench`.
+
+mod bench;
+mod ci;
+mod sim;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+
+use clap::{Parser, Subcommand};
+use xshell::Shell;
+
+#[derive(Parser)]
+#[command(name = "cargo x", about = "Baton's chores", disable_help_subcommand = true)]
+struct Args {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Formatting, lints, the arrows between crates, sizes of files, licences; seconds to a minute
+    Tidy,
+    /// Everything that a change must pass: tidy, all tests, the simulator, the deliberate bugs
+    Ci,
+    /// The simulator: `cargo x sim --seeds 5000`, `cargo x sim --seed 7 --log`, `cargo x sim --mutants`
+    Sim {
+        /// Handed to the simulator; `--help` lists them
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    /// Speed, as ratios measured side by side in one run
+    Bench {
+        #[command(subcommand)]
+        what: bench::What,
+    },
+}
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    let sh = Shell::new()?;
+    sh.change_dir(root());
+    match args.chore {
+        Chore::Tidy => tidy::run(&sh),
+        Chore::Ci => ci::run(&sh),
+        Chore::Sim { args } => sim::run(&sh, &args),
+        Chore::Bench { what } => bench::run(&sh, what),
+    }
+}
+
+/// The workspace's root, wherever the chore was started.
+fn root() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().unwrap_or(manifest).to_path_buf()
+}

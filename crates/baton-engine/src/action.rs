@@ -129,6 +129,14 @@ pub struct Handle {
     pub cached_tokens: u32,
 }
 
+/// What a core wants to be woken for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// This sequence has waited long enough for KV from its peer.
+    KvOverdue(SeqId),
+    Proto(baton_proto::Reason),
+}
+
 /// Why a request is not even queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Refusal {

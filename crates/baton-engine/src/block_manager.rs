@@ -190,6 +190,9 @@ impl BlockManager {
 }
 
 #[cfg(test)]
+mod model;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use std::time::Duration;
+
 use baton_types::Mutation;
 
 #[derive(Clone, Debug)]
@@ -16,7 +18,7 @@ pub struct Config {
     pub step_tokens: usize,
     /// Tokens of a sequence, prompt and answer together.
     pub max_model_len: usize,
-    /// Sequences without blocks, preempted ones apart; beyond that requests are refused.
+    /// While so many sequences are without blocks, requests are refused. Preempted sequences may come on top.
     pub max_waiting: usize,
     /// Sequences whose KV is on its way from a peer. They hold blocks, but no place in the step.
     pub max_receiving: usize,
@@ -24,6 +26,9 @@ pub struct Config {
     pub watermark_blocks: usize,
     pub prefix_cache: bool,
     pub on_lost_kv: OnLostKv,
+    /// How long a sequence waits for KV from its peer, from its submission on, before the KV counts as lost. Engines that hand
+    /// over to one another can each hold the blocks that the other waits for; this ends it (I8).
+    pub kv_timeout: Duration,
     /// Fingerprint of weights, configuration and arithmetic. Becomes `model` of every request's salt, whatever the driver left
     /// there (I13).
     pub model: String,
@@ -68,6 +73,7 @@ impl Config {
             watermark_blocks: num_blocks as usize / 100,
             prefix_cache: true,
             on_lost_kv: OnLostKv::Recompute,
+            kv_timeout: Duration::from_secs(120),
             model: String::new(),
             proto,
             mutation: Mutation::NONE,

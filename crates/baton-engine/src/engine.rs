@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use baton_types::{SeqId, TokenId, TransferId};
+use baton_types::{SeqId, Time, TokenId, TransferId};
 
 use crate::action::{FinishReason, HandOff, Handle, Input, Output, Refusal, Request, SeqFailure};
 use crate::batch::StepResult;
@@ -99,9 +99,9 @@ impl Engine {
     }
 
     /// Everything but what is the protocol's.
-    pub fn handle(&mut self, input: Input) {
+    pub fn handle(&mut self, now: Time, input: Input) {
         match input {
-            Input::Submit(request) => self.submit(request),
+            Input::Submit(request) => self.submit(now, request),
             Input::Abort { seq } => self.interrupt(seq, FinishReason::Aborted),
             Input::Stop { seq } => self.interrupt(seq, FinishReason::Stop),
             Input::Stepped(result) => self.stepped(result),
@@ -111,7 +111,7 @@ impl Engine {
         }
     }
 
-    fn submit(&mut self, mut request: Request) {
+    fn submit(&mut self, now: Time, mut request: Request) {
         assert!(self.last_seq < Some(request.seq), "sequence ids count up");
         self.last_seq = Some(request.seq);
         self.counters.requests += 1;
@@ -123,8 +123,8 @@ impl Engine {
             self.on_refused(request.hand_off, why);
             return;
         }
-        let longest = self.config.max_len();
-        let seq = Sequence::new(request, self.blocks.block_tokens(), longest);
+        let (longest, overdue) = (self.config.max_len(), now + self.config.kv_timeout);
+        let seq = Sequence::new(request, self.blocks.block_tokens(), longest, overdue);
         self.counters.prompt_tokens += seq.prompt_len as u64;
         self.on_submitted(&seq);
         self.queues.of(seq.phase).insert(seq.id);

@@ -1,9 +1,9 @@
 //! The core that a driver talks to: the engine's decisions and the protocol endpoint, each hearing the other at once.
 
-use baton_proto::{Endpoint, Reason};
+use baton_proto::Endpoint;
 use baton_types::{BlockId, Time, TransferMode};
 
-use crate::action::{Input, Output};
+use crate::action::{Input, Output, Reason};
 use crate::block_pool::BlockState;
 use crate::config::Config;
 use crate::engine::Engine;
@@ -26,10 +26,17 @@ impl EngineCore {
 
     /// Outputs must be polled to the end before the next input.
     pub fn handle_input(&mut self, now: Time, input: Input) {
+        while let Some((_, seq)) = self.engine.next_overdue().filter(|(at, _)| *at <= now) {
+            self.engine.give_up_kv(seq);
+            self.settle(now);
+        }
         match input {
-            Input::Proto(input) => self.tell_endpoint(now, input),
+            Input::Proto(input) => {
+                assert!(!is_command(&input), "the engine alone commands the protocol: {input:?}");
+                self.tell_endpoint(now, input);
+            }
             Input::Tick => self.tell_endpoint(now, baton_proto::Input::Tick),
-            input => self.engine.handle(input),
+            input => self.engine.handle(now, input),
         }
         self.settle(now);
         self.engine.schedule();
@@ -45,7 +52,9 @@ impl EngineCore {
     }
 
     pub fn poll_timeout(&self) -> Option<(Time, Reason)> {
-        self.endpoint.poll_timeout()
+        let overdue = self.engine.next_overdue().map(|(at, seq)| (at, Reason::KvOverdue(seq)));
+        let proto = self.endpoint.poll_timeout().map(|(at, reason)| (at, Reason::Proto(reason)));
+        overdue.into_iter().chain(proto).min()
     }
 
     pub fn stats(&self) -> Stats {
@@ -66,7 +75,7 @@ impl EngineCore {
 
     /// Whether nothing is left to do for any client or peer: a drained engine may exit.
     pub fn is_idle(&self) -> bool {
-        self.engine.is_idle()
+        self.engine.is_idle() && self.endpoint.census().farewells == 0
     }
 
     /// Passes the engine's commands on until it has no more; whether there were any.
@@ -108,4 +117,19 @@ impl EngineCore {
         let census = self.endpoint.census();
         assert_eq!(census.leases + census.transfers, known, "I4: transfers that nobody here answers for");
     }
+}
+
+fn is_command(input: &baton_proto::Input) -> bool {
+    use baton_proto::Input::{Cancel, Complete, Expect, Fetch, Offer, Progress, Receive, Send};
+    matches!(
+        input,
+        Expect { .. }
+            | Fetch { .. }
+            | Receive { .. }
+            | Offer { .. }
+            | Send { .. }
+            | Progress { .. }
+            | Complete { .. }
+            | Cancel { .. }
+    )
 }

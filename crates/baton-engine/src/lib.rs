@@ -20,7 +20,7 @@ mod sequence;
 pub mod stats;
 mod transfer_hooks;
 
-pub use action::{FinishReason, HandOff, Handle, Input, Output, Refusal, Request, SeqFailure, Usage};
+pub use action::{FinishReason, HandOff, Handle, Input, Output, Reason, Refusal, Request, SeqFailure, Usage};
 pub use batch::{Batch, BatchEntry, StepResult};
 pub use block_pool::BlockState;
 pub use config::{Config, ConfigError, OnLostKv};

@@ -1,7 +1,7 @@
 //! One sequence: its tokens, how far its KV is computed, and when it ends.
 
 use baton_proto::PeerAddress;
-use baton_types::{BlockChain, SamplingParams, SeqId, TokenId, TransferId, TransferMode};
+use baton_types::{BlockChain, SamplingParams, SeqId, Time, TokenId, TransferId, TransferMode};
 
 use crate::action::{FinishReason, HandOff, Request, Usage};
 use crate::batch::BatchEntry;
@@ -35,15 +35,17 @@ pub enum Part {
         transfer: TransferId,
         mode: TransferMode,
         peer: PeerAddress,
+        /// When the KV counts as lost.
+        overdue: Time,
     },
 }
 
-impl From<HandOff> for Part {
-    fn from(hand_off: HandOff) -> Self {
+impl Part {
+    fn new(hand_off: HandOff, overdue: Time) -> Self {
         match hand_off {
             HandOff::None => Self::Whole,
             HandOff::ToPeer { transfer, mode } => Self::Source { transfer, mode, sent_blocks: 0 },
-            HandOff::FromPeer { transfer, mode, peer } => Self::Destination { transfer, mode, peer },
+            HandOff::FromPeer { transfer, mode, peer } => Self::Destination { transfer, mode, peer, overdue },
         }
     }
 }
@@ -72,10 +74,10 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// `longest` is the engine's own limit on prompt and answer together.
-    pub fn new(request: Request, block_tokens: usize, longest: usize) -> Self {
+    /// `longest` is the engine's own limit on prompt and answer together; `overdue` is when KV from a peer counts as lost.
+    pub fn new(request: Request, block_tokens: usize, longest: usize, overdue: Time) -> Self {
         let prompt_len = request.prompt.len();
-        let part = Part::from(request.hand_off);
+        let part = Part::new(request.hand_off, overdue);
         Self {
             id: request.seq,
             chain: BlockChain::new(&request.salt, block_tokens, &request.prompt),
@@ -145,7 +147,7 @@ mod tests {
             sampling: SamplingParams::GREEDY,
             hand_off,
         };
-        Sequence::new(request, 4, 10)
+        Sequence::new(request, 4, 10, Time::ZERO)
     }
 
     #[test]

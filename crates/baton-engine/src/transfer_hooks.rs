@@ -2,7 +2,7 @@
 //! The protocol says what happened to a transfer; the hooks turn that into blocks and queues.
 
 use baton_proto::{Ending, Event, Input as Command};
-use baton_types::{BlockId, SeqId, TokenId, TransferId, TransferMode};
+use baton_types::{BlockId, SeqId, Time, TokenId, TransferId, TransferMode};
 
 use crate::action::{FinishReason, HandOff, Handle, Refusal, SeqFailure};
 use crate::config::OnLostKv;
@@ -78,7 +78,7 @@ impl Engine {
     /// A destination has its blocks: those that the prefix cache did not have may be written from now on (I3).
     pub(crate) fn on_allocated(&mut self, id: SeqId, first_block: usize) {
         let seq = &self.sequences[&id];
-        let Part::Destination { transfer, mode, peer } = seq.part.clone() else {
+        let Part::Destination { transfer, mode, peer, .. } = seq.part.clone() else {
             unreachable!("only destinations receive")
         };
         let blocks = self.blocks.receive(&seq.table, first_block);
@@ -172,6 +172,23 @@ impl Engine {
         received
     }
 
+    /// The next sequence whose KV will be overdue: the oldest one that waits, since all may wait equally long.
+    pub fn next_overdue(&self) -> Option<(Time, SeqId)> {
+        let first = [self.queues.expecting.first(), self.queues.receiving.first()];
+        let id = first.into_iter().flatten().min()?;
+        let Part::Destination { overdue, .. } = self.part(*id) else {
+            unreachable!("only destinations wait for KV")
+        };
+        Some((*overdue, *id))
+    }
+
+    /// Gives up on the KV of a sequence; its transfer's Failed says how it goes on.
+    pub fn give_up_kv(&mut self, id: SeqId) {
+        if let Part::Destination { transfer, .. } = *self.part(id) {
+            self.commands.push_back(Command::Cancel { transfer });
+        }
+    }
+
     pub fn handle_event(&mut self, event: Event) {
         match event {
             Event::Ready { transfer, covered, first_token } => self.on_ready(transfer, covered, first_token),
@@ -221,7 +238,11 @@ impl Engine {
             self.move_to(id, Phase::Waiting);
             match self.config.on_lost_kv {
                 OnLostKv::Recompute => self.counters.recomputed += 1,
-                OnLostKv::Fail => self.finish(id, FinishReason::Failed(SeqFailure::Kv(why)), None),
+                OnLostKv::Fail => {
+                    // A living sequence has cancelled nothing but what was overdue.
+                    let why = if why == Ending::Cancelled { Ending::Expired } else { why };
+                    self.finish(id, FinishReason::Failed(SeqFailure::Kv(why)), None);
+                }
             }
         }
         if quarantined {
@@ -249,3 +270,6 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,6 +2,8 @@
 //! it reads through the block table. A stale, misplaced or reused block changes the text.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod describe;
+pub mod pair;
 pub mod solo;
 
 use baton_engine::{Batch, HandOff, ModelRunner, Request, RunnerError, StepResult};

@@ -1,0 +1,307 @@
+//! Two engines and what may happen between them.
+
+mod toy;
+
+use std::time::Duration;
+
+use baton_engine::{Config, FinishReason, Input, OnLostKv, SeqFailure};
+use baton_types::{Mutation, SeqId, Time, TransferId, TransferMode};
+use toy::pair::{Happening, Job, Pair, config};
+use toy::solo::{Answer, End};
+use toy::{Dice, oracle, prompt, request};
+
+const MODES: [TransferMode; 2] = [TransferMode::Pull, TransferMode::Push];
+
+fn pair() -> Pair {
+    Pair::new([config(0, 32, 4), config(1, 32, 4)])
+}
+
+fn job(mode: TransferMode, family: u64, len: usize) -> Job {
+    Job {
+        source: 0,
+        mode,
+        prompt: prompt(family, len),
+        max_tokens: 6,
+        lag: Duration::ZERO,
+        destination_first: false,
+        abandoned: false,
+    }
+}
+
+fn reason(answer: &Answer) -> FinishReason {
+    match answer.end {
+        Some(End::Finished(reason, ..)) => reason,
+        ref other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn decode_says_what_one_engine_would_say_and_computes_no_prompt() {
+    for mode in MODES {
+        for len in [1, 3, 4, 5, 8, 19, 32] {
+            let mut pair = pair();
+            pair.start(Time::ZERO, job(mode, 1, len), TransferId(1));
+            pair.run_to_end();
+            assert_eq!(pair.answer(1, 0).tokens, oracle(&request(0, prompt(1, len), 6), 1000));
+            let (source, destination) = (pair.nodes[0].core.stats(), pair.nodes[1].core.stats());
+            assert_eq!(source.counters.computed_tokens as usize, len);
+            assert_eq!(destination.counters.computed_tokens, 5, "{mode:?} {len}");
+            assert_eq!((source.counters.transfers_sent, destination.counters.transfers_received), (1, 1));
+            assert_eq!(destination.counters.received_tokens as usize, len);
+        }
+    }
+}
+
+#[test]
+fn what_either_side_has_already_is_neither_computed_nor_moved() {
+    for mode in MODES {
+        let mut pair = pair();
+        pair.start(Time::ZERO, job(mode, 1, 12), TransferId(1));
+        pair.run_to_end();
+        let mut longer = job(mode, 1, 12);
+        longer.prompt.extend(prompt(2, 5));
+        pair.start(pair.now, longer.clone(), TransferId(2));
+        pair.run_to_end();
+        assert_eq!(pair.answer(1, 1).tokens, oracle(&request(0, longer.prompt, 6), 1000));
+        let (source, destination) = (pair.nodes[0].core.stats(), pair.nodes[1].core.stats());
+        assert_eq!(source.counters.computed_tokens, 12 + 5);
+        assert_eq!(destination.counters.received_tokens, 12 + 5);
+        let Some(End::Finished(_, usage, _)) = pair.answer(1, 1).end.clone() else { panic!() };
+        assert_eq!((usage.cached_tokens, usage.received_tokens), (12, 5));
+        let Some(End::Finished(_, _, Some(handle))) = pair.answer(0, 1).end.clone() else { panic!() };
+        assert_eq!((handle.tokens, handle.cached_tokens), (17, 12));
+    }
+}
+
+#[test]
+fn a_first_token_that_ends_the_answer_ends_it_without_a_step() {
+    for mode in MODES {
+        let mut pair = pair();
+        pair.start(Time::ZERO, Job { max_tokens: 1, ..job(mode, 1, 9) }, TransferId(1));
+        pair.run_to_end();
+        assert_eq!(pair.answer(1, 0).tokens.len(), 1);
+        assert_eq!(pair.nodes[1].core.stats().counters.steps, 0);
+    }
+}
+
+/// Runs the same game again and again, each time interrupted one event later.
+fn interrupted_at_each_moment(mode: TransferMode, destination_first: bool, node: usize) {
+    let mut moments = 0;
+    loop {
+        let mut pair = pair();
+        let lag = Duration::from_millis(12);
+        let job = Job { destination_first, lag, ..job(mode, 1, 18) };
+        pair.start(Time::ZERO, job, TransferId(1));
+        for _ in 0..moments {
+            if !pair.step() {
+                assert!(moments > 20, "the game is long enough");
+                return;
+            }
+        }
+        pair.input(node, Input::Abort { seq: SeqId(0) });
+        pair.run_to_end();
+        for node in [0, 1] {
+            let lost = pair.nodes[node].core.stats().counters;
+            assert_eq!(
+                lost.failed, 0,
+                "a lost transfer is computed again, or was aborted: {mode:?} {moments}"
+            );
+        }
+        moments += 1;
+    }
+}
+
+#[test]
+fn a_pull_may_be_aborted_at_each_moment() {
+    for node in [0, 1] {
+        interrupted_at_each_moment(TransferMode::Pull, false, node);
+    }
+}
+
+#[test]
+fn a_push_may_be_aborted_at_the_source_at_each_moment() {
+    for first in [false, true] {
+        interrupted_at_each_moment(TransferMode::Push, first, 0);
+    }
+}
+
+#[test]
+fn a_push_may_be_aborted_at_the_destination_at_each_moment() {
+    for first in [false, true] {
+        for moments in 0..60 {
+            let mut pair = pair();
+            let lag = Duration::from_millis(12);
+            pair.start(
+                Time::ZERO,
+                Job { destination_first: first, lag, ..job(TransferMode::Push, 1, 18) },
+                TransferId(1),
+            );
+            for _ in 0..moments {
+                pair.step();
+            }
+            pair.input(1, Input::Abort { seq: SeqId(0) });
+            pair.run_to_end();
+            // The source computes no further for a destination that is gone.
+            let end = reason(pair.answer(0, 0));
+            assert!(
+                matches!(end, FinishReason::Length | FinishReason::Failed(SeqFailure::Receiver(_))),
+                "{end:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn kv_that_nobody_comes_for_is_freed() {
+    for mode in MODES {
+        let mut pair = pair();
+        pair.start(Time::ZERO, Job { abandoned: true, ..job(mode, 1, 18) }, TransferId(1));
+        pair.run_to_end();
+        assert_eq!(pair.nodes[0].core.stats().counters.transfers_unsent, 1);
+    }
+}
+
+#[test]
+fn a_destination_that_refuses_frees_the_sources_blocks_at_once() {
+    let small = Config { max_model_len: 10, ..config(1, 32, 4) };
+    let mut pair = Pair::new([config(0, 32, 4), small]);
+    pair.start(Time::ZERO, job(TransferMode::Pull, 1, 18), TransferId(1));
+    assert!(pair.run_until_idle() < Time::from_millis(1_000), "before the lease runs out");
+    assert!(matches!(pair.answer(1, 0).end, Some(End::Refused(_))));
+}
+
+#[test]
+fn a_source_that_refuses_lets_the_destination_go_on_at_once() {
+    let small = Config { max_model_len: 10, ..config(0, 32, 4) };
+    for first in [false, true] {
+        let mut pair = Pair::new([small.clone(), config(1, 32, 4)]);
+        let lag = Duration::from_millis(50);
+        pair.start(
+            Time::ZERO,
+            Job { destination_first: first, lag, ..job(TransferMode::Push, 1, 18) },
+            TransferId(1),
+        );
+        assert!(pair.run_until_idle() < Time::from_millis(1_000), "before any time limit");
+        assert!(matches!(pair.answer(0, 0).end, Some(End::Refused(_))));
+        assert_eq!(pair.answer(1, 0).tokens.len(), 6);
+    }
+}
+
+#[test]
+fn lost_kv_fails_the_sequence_where_that_is_wanted() {
+    let strict = Config { on_lost_kv: OnLostKv::Fail, ..config(1, 32, 4) };
+    let mut pair = Pair::new([config(0, 32, 4), strict]);
+    pair.start(Time::ZERO, job(TransferMode::Push, 1, 18), TransferId(1));
+    while pair.nodes[1].core.stats().receiving == 0 {
+        assert!(pair.step());
+    }
+    pair.input(0, Input::Abort { seq: SeqId(0) });
+    pair.run_to_end();
+    assert!(matches!(reason(pair.answer(1, 0)), FinishReason::Failed(SeqFailure::Kv(_))));
+}
+
+#[test]
+fn one_transfer_serves_one_sequence() {
+    for mode in MODES {
+        let mut pair = pair();
+        let job = job(mode, 1, 18);
+        pair.start(Time::ZERO, job.clone(), TransferId(1));
+        // The same handle again, while the first is there and long after.
+        for at in [1, 15, 45, 70, 500] {
+            let again = Happening::Submit { job: job.clone(), transfer: TransferId(1), is_source: false };
+            pair.at(Time::from_millis(at), 1, again);
+        }
+        pair.run_to_end();
+        assert!(pair.nodes[1].core.stats().counters.transfers_received <= 1);
+    }
+}
+
+#[test]
+fn random_games_end_with_the_right_words_and_empty_tables() {
+    let mut totals = baton_engine::Counters::default();
+    for seed in 0..150 {
+        let pair = random_game(seed, Mutation::NONE);
+        for node in &pair.nodes {
+            let counters = node.core.stats().counters;
+            totals.transfers_received += counters.transfers_received;
+            totals.transfers_lost += counters.transfers_lost;
+            totals.preemptions += counters.preemptions;
+            totals.recomputed += counters.recomputed;
+            totals.aborted += counters.aborted;
+        }
+    }
+    // The games reach what they are for.
+    assert!(totals.transfers_received > 500, "{totals:?}");
+    assert!(totals.transfers_lost > 50 && totals.recomputed > 50, "{totals:?}");
+    assert!(totals.preemptions > 50 && totals.aborted > 50, "{totals:?}");
+}
+
+/// I10.
+#[test]
+fn a_random_game_is_the_same_when_played_again() {
+    for seed in 0..10 {
+        assert_eq!(random_game(seed, Mutation::NONE).log, random_game(seed, Mutation::NONE).log);
+    }
+}
+
+/// The games must be able to lose.
+#[cfg(feature = "mutants")]
+#[test]
+fn random_games_catch_the_bugs_that_are_put_in() {
+    use baton_types::Mutant;
+
+    for mutant in
+        [Mutant::FreeWithoutQuarantine, Mutant::ReadyOneNotificationEarly, Mutant::PrefixHitOffByOne]
+    {
+        let caught = (0..1000).find(|seed| {
+            std::panic::catch_unwind(|| drop(random_game(*seed, Mutation::of(mutant)))).is_err()
+        });
+        assert!(caught.is_some(), "{mutant:?} goes unnoticed");
+    }
+}
+
+/// Jobs in both directions, in both modes, with clients that leave, between two small engines.
+fn random_game(seed: u64, mutation: Mutation) -> Pair {
+    let mut dice = Dice(seed * 1000);
+    let mut pair = random_pair(&mut dice, mutation);
+    for i in 0..4 + dice.below(16) {
+        let job = Job {
+            source: dice.below(2) as usize,
+            mode: MODES[dice.below(2) as usize],
+            prompt: prompt(dice.below(3), 1 + dice.below(30) as usize),
+            max_tokens: 1 + dice.below(8) as u32,
+            lag: Duration::from_millis(dice.below(80)),
+            destination_first: dice.one_in(2),
+            abandoned: dice.one_in(10),
+        };
+        pair.start(Time::from_millis(dice.below(400)), job, TransferId(u128::from(i)));
+    }
+    for _ in 0..dice.below(8) {
+        let seq = SeqId(dice.below(16));
+        let input = if dice.one_in(2) { Input::Abort { seq } } else { Input::Stop { seq } };
+        let node = dice.below(2) as usize;
+        pair.at(Time::from_millis(dice.below(600)), node, Happening::Input(input));
+    }
+    pair.dice = Some(dice);
+    pair.run_to_end();
+    pair
+}
+
+fn random_pair(dice: &mut Dice, mutation: Mutation) -> Pair {
+    let block_tokens = 1 + dice.below(5) as u32;
+    let mut next = |node| {
+        let mut config = config(node, 32 / block_tokens + dice.below(20) as u32, block_tokens);
+        config.proto.mutation = mutation;
+        Config {
+            max_running: 1 + dice.below(4) as usize,
+            max_receiving: 1 + dice.below(4) as usize,
+            prefix_cache: !dice.one_in(3),
+            watermark_blocks: dice.below(3) as usize,
+            mutation,
+            ..config
+        }
+    };
+    let mut pair = Pair::new([next(0), next(1)]);
+    pair.failing_posts = [0, 5][dice.below(2) as usize];
+    pair
+}

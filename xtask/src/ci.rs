@@ -1,0 +1,28 @@
+//! `cargo x ci`: what a change must pass, from the quickest to the slowest.
+
+use std::time::Instant;
+
+use xshell::{Shell, cmd};
+
+use crate::{sim, tidy};
+
+/// Enough to find each deliberate bug many times over, and few enough for every change.
+const SEEDS: &str = "5000";
+
+pub fn run(sh: &Shell) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let step = |what: &str| eprintln!("\n== {what} ({} s)", started.elapsed().as_secs());
+    step("tidy");
+    tidy::run(sh)?;
+    step("model");
+    // The golden test of the real model reads it from the cache.
+    cmd!(sh, "cargo run --release --quiet --package baton-model --example fetch_default_model").run()?;
+    step("tests");
+    cmd!(sh, "cargo test --workspace").run()?;
+    step("simulator");
+    sim::run(sh, &["--seeds".into(), SEEDS.into()])?;
+    step("deliberate bugs");
+    sim::run(sh, &["--mutants".into()])?;
+    step("done");
+    Ok(())
+}
