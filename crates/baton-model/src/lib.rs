@@ -3,6 +3,7 @@
 pub mod cost_profile;
 pub mod kv_memory;
 pub mod runner_emulated;
+pub mod weights;
 
 pub use cost_profile::CostProfile;
 pub use kv_memory::{KvMemory, KvMemoryError};
