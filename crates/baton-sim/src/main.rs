@@ -14,7 +14,7 @@ use clap::Parser;
 #[derive(Debug, Parser)]
 struct Args {
     /// Seeds to run: a range A..B, or how many from 0 on.
-    #[arg(long, default_value = "1000", value_parser = parse_seeds)]
+    #[arg(long, default_value = "5000", value_parser = parse_seeds)]
     seeds: Range<u64>,
     /// One seed only.
     #[arg(long, conflicts_with = "seeds")]

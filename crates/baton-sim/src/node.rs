@@ -202,6 +202,7 @@ fn engine_config(
         watermark_blocks: spec.watermark_blocks,
         prefix_cache: spec.prefix_cache,
         on_lost_kv: spec.on_lost_kv,
+        kv_timeout: spec.kv_timeout,
         model: MODEL.fingerprint(),
         mutation,
         ..Config::new(spec.num_blocks, layout.block_tokens, spec.max_model_len, proto)
