@@ -183,7 +183,7 @@ fn draw_engines(random: &mut Random, layout: &KvLayout, workload: &Workload, cal
             watermark_blocks: random.below(3).min(u64::from(num_blocks) - 1) as usize,
             prefix_cache: !random.chance(100),
             on_lost_kv: if !calm && random.chance(250) { OnLostKv::Fail } else { OnLostKv::Recompute },
-            kv_timeout: Duration::from_millis(random.skewed(100..20_000)),
+            kv_timeout: Duration::from_millis(if calm { 1_000_000 } else { random.skewed(100..20_000) }),
             compatible: calm || !random.chance(30),
         }
     };
