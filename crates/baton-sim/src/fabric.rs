@@ -194,9 +194,12 @@ impl World {
         self.tally.posts += 1;
         let bytes = (order.pairs.len() * ours.layout().block_bytes()) as u64;
         let pieces = self.random.within(1..self.scenario.network.pieces + 1).min(bytes);
-        let slow = if self.strikes(Fault::PostSlow) { self.random.within(10..1_000) } else { 1 };
         let block_us = self.random.within(self.scenario.network.block_us.clone());
-        let piece_us = block_us * order.pairs.len() as u64 * slow / pieces;
+        let usual_us = block_us * order.pairs.len() as u64;
+        // So slow that the lease is in danger.
+        let lease_us = self.scenario.proto.lease.as_micros() as u64;
+        let slow = self.strikes(Fault::PostSlow);
+        let piece_us = if slow { self.random.skewed(1_000..lease_us * 3) } else { usual_us } / pieces;
         let breaks_after = self.strikes(Fault::PostFails).then(|| self.random.below(pieces));
         let key = self.fabric.number();
         let (admission, moved) = (None, 0);

@@ -24,6 +24,8 @@ pub enum Fault {
     PathFails,
     /// The runner cannot compute a step.
     StepFails,
+    /// A decode leg brings another request's handle: one that is used, over, or another tenant's.
+    WrongHandle,
 
     // At each turn of the saboteur, with this weight among the others.
     /// A process dies and comes back, after a pause, with nothing.
@@ -41,7 +43,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Spike,
         Self::DialRefused,
         Self::LegRefused,
@@ -51,6 +53,7 @@ impl Fault {
         Self::PostSlow,
         Self::PathFails,
         Self::StepFails,
+        Self::WrongHandle,
         Self::Crash,
         Self::Drain,
         Self::Pause,

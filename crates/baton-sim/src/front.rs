@@ -1,15 +1,18 @@
 //! The router's driver: clients on one side, legs to the engines on the other. It decides nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use baton_engine::HandOff;
 use baton_proto::PeerAddress;
 use baton_routing::{EngineKey, Input, LegFault, LegId, LegStart, Output, RequestEnd, RequestId, RouterCore};
-use baton_types::{EngineInfo, LegKind, Time, TokenId};
+use baton_types::{EngineInfo, LegKind, Time, TokenId, TransferId};
 
 use crate::client::{ClientState, MODEL_NAME};
 use crate::fault::Fault;
 use crate::world::{Event, World};
+
+/// Handles that can be mixed up.
+const MAX_RECENT: usize = 6;
 
 #[derive(Debug)]
 pub(crate) struct Front {
@@ -17,6 +20,8 @@ pub(crate) struct Front {
     pub legs: BTreeMap<LegId, OpenLeg>,
     /// Where the prefill leg of a request said that its KV is.
     handles: BTreeMap<RequestId, PeerAddress>,
+    /// The latest handles that were sent to decode engines.
+    recent: VecDeque<(TransferId, PeerAddress)>,
     pub timer: Option<Time>,
 }
 
@@ -62,7 +67,7 @@ pub(crate) enum Probe {
 
 impl Front {
     pub fn new(core: RouterCore) -> Self {
-        Self { core, legs: BTreeMap::new(), handles: BTreeMap::new(), timer: None }
+        Self { core, legs: BTreeMap::new(), handles: BTreeMap::new(), recent: VecDeque::new(), timer: None }
     }
 }
 
@@ -118,6 +123,7 @@ impl World {
                 let known =
                     peer.map(|peer| PeerAddress { engine: peer.id, host: peer.host, port: peer.port });
                 let peer = told.or(known).expect("a decode leg has a peer");
+                let (transfer, peer) = self.handle_for(transfer, peer);
                 HandOff::FromPeer { transfer, mode, peer }
             }
             _ => HandOff::None,
@@ -130,6 +136,20 @@ impl World {
             return;
         }
         self.queue.push(arrives, Event::LegArrives { node, ask: LegAsk { leg, client, kind, hand_off } });
+    }
+
+    /// The handle that a decode leg brings: its own, unless somebody mixes them up.
+    fn handle_for(&mut self, transfer: TransferId, peer: PeerAddress) -> (TransferId, PeerAddress) {
+        let own = (transfer, peer);
+        self.front.recent.push_back(own.clone());
+        if self.front.recent.len() > MAX_RECENT {
+            self.front.recent.pop_front();
+        }
+        if !self.strikes(Fault::WrongHandle) {
+            return own;
+        }
+        let other = self.random.below(self.front.recent.len() as u64) as usize;
+        self.front.recent[other].clone()
     }
 
     fn drop_leg(&mut self, leg: LegId) {

@@ -153,7 +153,8 @@ fn draw_faults(random: &mut Random) -> FaultRates {
                 Fault::LegLost => 100,
                 _ => 250,
             };
-            rates.set(fault, random.skewed(1..most) as u32);
+            let rate = if random.chance(500) { random.skewed(1..most) } else { random.within(1..most) };
+            rates.set(fault, rate as u32);
         }
     }
     rates
@@ -169,7 +170,7 @@ fn draw_engines(random: &mut Random, layout: &KvLayout, workload: &Workload, cal
         let need = layout.blocks_for(longest) as u64;
         // Now and then some requests do not fit: they must be refused, and nothing be left of them.
         let misfit = !calm && random.chance(50);
-        let num_blocks = if misfit { need / 2 + 1 } else { need + random.skewed(1..64) } as u32;
+        let num_blocks = if misfit { need / 2 + 1 } else { need + random.skewed(0..64) } as u32;
         let max_model_len = if !calm && random.chance(50) { longest / 2 + 2 } else { longest + 1 };
         let max_running = random.within(1..9) as usize;
         EngineSpec {
