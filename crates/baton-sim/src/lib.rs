@@ -20,6 +20,7 @@ mod random;
 mod run;
 mod scenario;
 mod tally;
+mod theme;
 mod wires;
 mod words;
 mod world;

@@ -14,6 +14,7 @@ use baton_types::{EngineRole, KvDtype, KvLayout, KvOrder};
 
 use crate::fault::{Fault, FaultRates};
 use crate::random::Random;
+use crate::theme::Theme;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
@@ -103,14 +104,9 @@ impl Scenario {
         let workload = draw_workload(random, layout.block_tokens);
         let faults = if faulty { draw_faults(random) } else { FaultRates::default() };
         let calm = faults.is_calm();
-        Self {
-            strategy: random.pick(&[
-                Strategy::None,
-                Strategy::Pull,
-                Strategy::Pull,
-                Strategy::Push,
-                Strategy::Push,
-            ]),
+        let strategies = [Strategy::None, Strategy::Pull, Strategy::Pull, Strategy::Push, Strategy::Push];
+        let mut scenario = Self {
+            strategy: random.pick(&strategies),
             policy: random.pick(&PolicyKind::ALL),
             engines: draw_engines(random, &layout, &workload, calm),
             profile: draw_profile(random),
@@ -121,7 +117,11 @@ impl Scenario {
             turn_us: draw_span(random, 1_000..200_000),
             layout,
             workload,
+        };
+        if !calm && random.chance(300) {
+            random.pick(&Theme::ALL).apply(random, &mut scenario);
         }
+        scenario
     }
 }
 
