@@ -1,10 +1,9 @@
-//! What computes tokens: model runners over the paged KV pool, the weights they read, and how the next token is chosen.
+//! What computes tokens: model runners over the paged KV pool, the weights they read, and how the next token is chosen. And
+//! what stands between tokens and text: tokenizer, chat template, detokeniser, stop strings; and where models come from.
 
-pub mod cost_profile;
-pub mod kv_memory;
-pub mod runner_emulated;
+pub mod chat_template;
+pub mod detokenizer;
+pub mod fetch;
+pub mod stop;
+pub mod tokenizer;
 pub mod weights;
-
-pub use cost_profile::CostProfile;
-pub use kv_memory::{KvMemory, KvMemoryError};
-pub use runner_emulated::{EmulatedModel, EmulatedRunner, Paced};

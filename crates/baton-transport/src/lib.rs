@@ -1,7 +1,17 @@
 //! Bytes between registered memories: within a process, between processes of a host.
 
+mod copy;
+mod lists;
+pub mod memory;
+mod posts;
+pub mod shm;
+pub mod transfer_thread;
 pub mod transport;
 
+pub use memory::{MemoryHub, MemoryTransport};
+pub use shm::{ShmRegion, ShmTransport};
+pub use transfer_thread::{BlockPool, BlockPost, TransferHandle, TransferThread};
 pub use transport::{
-    Descriptor, Direction, Event, ListId, MAX_NOTIFICATION, Post, PostId, Transport, TransportError, Waker,
+    Descriptor, Direction, Event, ListId, MAX_NOTIFICATION, MAX_PAIRS, Post, PostId, Transport,
+    TransportError, TransportLimits, Waker,
 };

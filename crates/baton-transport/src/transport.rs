@@ -45,7 +45,32 @@ pub struct Post {
     pub notify: Option<Vec<u8>>,
 }
 
+/// Bytes of a notification, at most.
 pub const MAX_NOTIFICATION: usize = 256;
+
+/// Pairs of a post, at most.
+pub const MAX_PAIRS: usize = 16_384;
+
+/// What a transport holds at most (I11); reaching a limit is [`TransportError::Limit`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransportLimits {
+    /// Peers, those that are being torn down included.
+    pub peers: usize,
+    /// Prepared lists over our region, and as many over each peer's.
+    pub lists: usize,
+    /// Descriptors of one list.
+    pub descriptors: usize,
+    /// Posts in flight to one peer.
+    pub posts: usize,
+    /// How long a peer may take until it has added us as well; then it is [`Event::PeerLost`].
+    pub handshake: Duration,
+}
+
+impl Default for TransportLimits {
+    fn default() -> Self {
+        Self { peers: 64, lists: 16, descriptors: 1 << 24, posts: 1024, handshake: Duration::from_secs(10) }
+    }
+}
 
 /// What [`Transport::poll`] saw.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +82,10 @@ pub enum Event {
     /// A peer's post into or out of our memory is complete. The bytes are the peer's: whoever reads them must check them.
     Notified { peer: EngineId, bytes: Vec<u8> },
     /// The path to the peer is torn down: nothing it posted can touch our memory any more, nor ours its.
+    /// It may be added again from now on.
     PeerLost(EngineId),
+    /// The peer could not be added. Only from a [`TransferThread`](crate::TransferThread), which adds peers for somebody else.
+    PeerRefused(EngineId, TransportError),
 }
 
 /// Why a transport cannot do what it was asked to.
@@ -69,6 +97,8 @@ pub enum TransportError {
     PeerGone(EngineId),
     #[error("the metadata of a peer cannot be used: {0}")]
     BadMetadata(String),
+    #[error("the region cannot be used: {0}")]
+    BadRegion(&'static str),
     #[error("a descriptor lies outside its region, or the lengths of a pair differ")]
     OutOfBounds,
     #[error("limit reached: {0}")]
@@ -81,6 +111,13 @@ pub enum TransportError {
 ///
 /// A post never blocks for longer than a slice of its copy takes; progress is made in [`Transport::poll`]. What a peer sends is
 /// checked: it can never make this side allocate without bound or touch memory outside its registered region.
+///
+/// Two agents reach each other's memory once *both* have added the other: until then posts wait, and a peer that does not
+/// answer within [`TransportLimits::handshake`] is lost. So nobody can touch the memory of an agent that did not ask for it, and
+/// a peer that has been removed stays out until it is added again.
+///
+/// The end of a path is seen by both sides: when one removes the other, dies, or breaks the transport's rules, the other
+/// gets [`Event::Failed`] for each post in flight to it and then [`Event::PeerLost`].
 pub trait Transport: Send + fmt::Debug {
     fn name(&self) -> &'static str;
 
@@ -90,7 +127,8 @@ pub trait Transport: Send + fmt::Debug {
     /// What a peer needs to reach our region: opaque to everybody but the same kind of transport.
     fn metadata(&self) -> Vec<u8>;
 
-    /// Makes a peer known; idempotent for equal metadata.
+    /// Makes a peer known; idempotent for equal metadata. An error while the old path to the same peer is still being torn
+    /// down: it can be added again after [`Event::PeerLost`].
     fn add_peer(&mut self, peer: &EngineId, metadata: &[u8]) -> Result<(), TransportError>;
 
     /// Tears the path to a peer down, with [`Event::Failed`] for each post in flight. [`Event::PeerLost`] follows once nothing
@@ -113,7 +151,8 @@ pub trait Transport: Send + fmt::Debug {
     /// Makes progress and appends what happened; true if there is more to do at once.
     fn poll(&mut self, events: &mut Vec<Event>) -> bool;
 
-    /// Sleeps until a peer may have sent something, another thread calls the waker, or `timeout` has passed.
+    /// Sleeps until a peer may have sent something, another thread calls the waker, or `timeout` has passed; not at all if
+    /// the waker was called since the last sleep.
     fn wait(&mut self, timeout: Duration);
 
     /// Wakes the thread that sleeps in [`Transport::wait`].

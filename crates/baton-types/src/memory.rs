@@ -2,6 +2,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt::Debug;
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
 /// A run of bytes that stays where it is for as long as the value lives.
@@ -12,13 +13,18 @@ use std::ptr::NonNull;
 ///
 /// # Safety
 /// `base()` must be valid for reads and writes of `len()` bytes, aligned to 64 bytes, initialised, and must stay the same
-/// until the value is dropped, whichever thread asks.
+/// until the value is dropped, whichever thread asks. `shared_fd()`, if any, must map to exactly these bytes.
 #[allow(unsafe_code)]
 pub unsafe trait MemoryRegion: Send + Sync + Debug {
     fn base(&self) -> NonNull<u8>;
     fn len(&self) -> usize;
     fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The memory file behind the region, where other processes can map it too.
+    fn shared_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
 }
 

@@ -1,7 +1,8 @@
 //! What a router does to bodies and answers.
 
-use baton_openai::legs::FilterError;
-use baton_openai::{ApiError, Body, BodyError, ErrorKind, HandleFilter, RawJson, SseEncoder, strip_handle};
+use baton_openai::filter::FilterError;
+use baton_openai::{AnswerFilter, ApiError, Body, BodyError, ErrorKind, RawJson, SseEncoder, strip_handle};
+use baton_types::TokenId;
 use bytes::Bytes;
 use proptest::prelude::*;
 
@@ -103,7 +104,7 @@ const STREAM: &str = concat!(
 
 #[test]
 fn a_stream_passes_at_once_and_without_its_handle() {
-    let mut filter = HandleFilter::new(4096);
+    let mut filter = AnswerFilter::new(4096);
     let mut sent = Vec::new();
     for (i, event) in STREAM.split_inclusive("\n\n").enumerate() {
         assert!(filter.push(&event.as_bytes()[..9]).unwrap().is_empty());
@@ -119,20 +120,40 @@ fn a_stream_passes_at_once_and_without_its_handle() {
 }
 
 #[test]
+fn token_ids_that_only_the_router_asked_for_are_kept_back() {
+    let stream = concat!(
+        "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\"}}],\"prompt_token_ids\":[1,2]}\n\n",
+        "data: {\"choices\":[{\"delta\":{},\"token_ids\":[3]}]}\n\n",
+        "data: {\"choices\":[{\"delta\":{},\"token_ids\":[4,5]}]}\n\n",
+        "data: [DONE]\n\n",
+    );
+    let mut filter = AnswerFilter::new(4096).taking_token_ids(5);
+    let out = filter.push(stream.as_bytes()).unwrap();
+    let expected = stream.replace("[1,2]", "null").replace("[3]", "null").replace("[4,5]", "null");
+    assert_eq!(String::from_utf8(out.to_vec()).unwrap(), expected);
+    let tokens = filter.take_tokens().unwrap();
+    assert_eq!(tokens.prompt, Some(vec![TokenId(1), TokenId(2)]));
+    assert_eq!(tokens.answer, [3, 4, 5].map(TokenId));
+    let mut small = AnswerFilter::new(4096).taking_token_ids(4);
+    assert_eq!(small.push(stream.as_bytes()).unwrap(), out);
+    assert_eq!(small.take_tokens(), None);
+}
+
+#[test]
 fn a_broken_stream_is_an_error() {
-    let mut cut = HandleFilter::new(4096);
+    let mut cut = AnswerFilter::new(4096);
     cut.push(&STREAM.as_bytes()[..STREAM.len() - 1]).unwrap();
     assert_eq!(cut.end(), Err(FilterError::Truncated));
-    let html = HandleFilter::new(4096).push(b"data: <html>\n\n");
+    let html = AnswerFilter::new(4096).push(b"data: <html>\n\n");
     assert!(matches!(html, Err(FilterError::Chunk(_))));
-    let long = HandleFilter::new(10).push(STREAM.as_bytes());
+    let long = AnswerFilter::new(10).push(STREAM.as_bytes());
     assert!(matches!(long, Err(FilterError::Sse(_))));
 }
 
 #[test]
 fn an_engines_own_error_event_passes() {
     let failure = SseEncoder::new().fail(&ApiError::new(ErrorKind::Internal, "Internal server error"));
-    let mut filter = HandleFilter::new(4096);
+    let mut filter = AnswerFilter::new(4096);
     assert_eq!(filter.push(&failure).unwrap(), failure);
     assert!(filter.is_done());
 }
@@ -140,12 +161,12 @@ fn an_engines_own_error_event_passes() {
 proptest! {
     #[test]
     fn any_split_sends_the_same_bytes(cuts in prop::collection::vec(0..STREAM.len(), 0..20)) {
-        let mut whole = HandleFilter::new(4096);
+        let mut whole = AnswerFilter::new(4096);
         let expected = whole.push(STREAM.as_bytes()).unwrap();
         let mut cuts = cuts;
         cuts.extend([0, STREAM.len()]);
         cuts.sort_unstable();
-        let mut filter = HandleFilter::new(4096);
+        let mut filter = AnswerFilter::new(4096);
         let mut sent = Vec::new();
         for w in cuts.windows(2) {
             sent.extend_from_slice(&filter.push(&STREAM.as_bytes()[w[0]..w[1]]).unwrap());

@@ -1,0 +1,256 @@
+//! `shm` with a real second process: this executable again, as [`child`].
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use baton_transport::{Direction, Event, ListId, Post, PostId, TransportLimits};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::agent::{Agent, SOON, engine, every_block, lists, pump, pump_for};
+use crate::fabric::ShmFabric;
+
+const BLOCK: usize = 4096;
+const BLOCKS: usize = 4096;
+const INCARNATION: &str = "BATON_TEST_INCARNATION";
+const MARK: &str = "baton: ";
+
+fn agent(name: &str, incarnation: u64) -> Agent {
+    Agent::new(&ShmFabric, engine(name, incarnation), BLOCK * BLOCKS, TransportLimits::default())
+}
+
+fn all_blocks() -> Vec<(u32, u32)> {
+    // Scattered, so that a post takes a while.
+    (0..BLOCKS as u32).map(|i| (i, BLOCKS as u32 - 1 - i)).collect()
+}
+
+/// The other process. Does nothing unless it was started by a test.
+#[test]
+fn child() {
+    let Ok(incarnation) = std::env::var(INCARNATION) else { return };
+    let mut b = agent("b", incarnation.parse().unwrap());
+    println!("{MARK}metadata {}", to_hex(&b.transport.metadata()));
+    let (sender, commands) = channel();
+    std::thread::spawn(move || {
+        std::io::stdin().lines().map_while(Result::ok).for_each(|line| sender.send(line).unwrap());
+        std::process::exit(0);
+    });
+    let mut flood: Option<(ListId, ListId)> = None;
+    let (mut posted, mut ended) = (0, 0);
+    loop {
+        for line in commands.try_iter() {
+            let words: Vec<_> = line.split(' ').collect();
+            match words[..] {
+                ["add", metadata] => b.transport.add_peer(&engine("a", 1), &from_hex(metadata)).unwrap(),
+                ["fill", byte] => b.fill(|_| byte.parse().unwrap()),
+                ["first", block] => {
+                    println!("{MARK}first {}", b.bytes(block.parse::<usize>().unwrap() * BLOCK, 1)[0]);
+                }
+                ["flood"] => flood = Some(lists(&mut b, &engine("a", 1), &every_block(BLOCK, BLOCKS))),
+                _ => panic!("{line}"),
+            }
+        }
+        if let Some((local, remote)) = flood
+            && posted - ended < 8
+        {
+            let (id, direction, peer) = (PostId(posted), Direction::Write, engine("a", 1));
+            let post =
+                Post { id, direction, peer, local, remote, pairs: all_blocks(), notify: Some(vec![1]) };
+            posted += u64::from(b.transport.post(post).is_ok());
+        }
+        let more = b.transport.poll(&mut b.events);
+        for event in b.events.drain(..) {
+            match event {
+                Event::Notified { bytes, .. } => println!("{MARK}notified {}", to_hex(&bytes)),
+                Event::PeerLost(_) => (flood = None, println!("{MARK}lost")).1,
+                _ => ended += 1,
+            }
+        }
+        if !more && flood.is_none() {
+            b.transport.wait(Duration::from_millis(5));
+        }
+    }
+}
+
+fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn from_hex(hex: &str) -> Vec<u8> {
+    hex.as_bytes()
+        .chunks(2)
+        .map(|two| u8::from_str_radix(std::str::from_utf8(two).unwrap(), 16).unwrap())
+        .collect()
+}
+
+struct OtherProcess {
+    process: Child,
+    stdin: ChildStdin,
+    lines: Receiver<String>,
+    metadata: Vec<u8>,
+}
+
+impl OtherProcess {
+    fn start(incarnation: u64) -> Self {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["process::child", "--exact", "--nocapture", "--test-threads=1"])
+            .env(INCARNATION, incarnation.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdin = process.stdin.take().unwrap();
+        let stdout = process.stdout.take().unwrap();
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if let Some((_, line)) = line.split_once(MARK) {
+                    let _ = sender.send(line.to_owned());
+                }
+            }
+        });
+        let metadata = lines.recv_timeout(SOON).unwrap();
+        let metadata = from_hex(metadata.strip_prefix("metadata ").unwrap());
+        Self { process, stdin, lines, metadata }
+    }
+
+    fn say(&mut self, line: &str) {
+        writeln!(self.stdin, "{line}").unwrap();
+    }
+
+    fn hear(&self) -> String {
+        self.lines.recv_timeout(SOON).unwrap()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process), signal).unwrap();
+    }
+}
+
+impl Drop for OtherProcess {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// An agent here and one in another process, which know each other.
+fn two_processes(incarnation: u64, a: &mut Agent) -> (OtherProcess, (ListId, ListId)) {
+    let mut other = OtherProcess::start(incarnation);
+    other.say(&format!("add {}", to_hex(&a.transport.metadata())));
+    a.transport.add_peer(&engine("b", incarnation), &other.metadata).unwrap();
+    let lists = lists(a, &engine("b", incarnation), &every_block(BLOCK, BLOCKS));
+    (other, lists)
+}
+
+fn post(id: u64, direction: Direction, (local, remote): (ListId, ListId), pairs: Vec<(u32, u32)>) -> Post {
+    Post {
+        id: PostId(id),
+        direction,
+        peer: engine("b", 1),
+        local,
+        remote,
+        pairs,
+        notify: Some(vec![id as u8]),
+    }
+}
+
+fn lost() -> Event {
+    Event::PeerLost(engine("b", 1))
+}
+
+#[test]
+fn bytes_and_notifications_cross_processes_both_ways() {
+    let mut a = agent("a", 1);
+    let (mut other, lists) = two_processes(1, &mut a);
+    a.fill(|_| 1);
+    a.transport.post(post(1, Direction::Write, lists, all_blocks())).unwrap();
+    pump(&mut [&mut a], |agents| agents[0].done() == [1]);
+    assert_eq!(other.hear(), "notified 01");
+    other.say("first 4095");
+    assert_eq!(other.hear(), "first 1");
+    other.say("fill 2");
+    other.say("first 0");
+    assert_eq!(other.hear(), "first 2");
+    a.transport.post(post(2, Direction::Read, lists, vec![(5, 9), (7, 11)])).unwrap();
+    pump(&mut [&mut a], |agents| agents[0].done() == [1, 2]);
+    assert_eq!([4, 5, 6, 7, 8].map(|block| a.bytes(block * BLOCK + 17, 1)[0]), [1, 2, 1, 2, 1]);
+    other.say("flood");
+    pump(&mut [&mut a], |agents| agents[0].notified().len() > 3);
+    assert!(a.all_bytes().iter().all(|&b| b == 2));
+}
+
+/// Both sides copy out of and into each other as fast as they can.
+fn busy_processes(a: &mut Agent) -> OtherProcess {
+    let (mut other, lists) = two_processes(1, a);
+    other.say("fill 3");
+    other.say("flood");
+    pump(&mut [&mut *a], |agents| !agents[0].notified().is_empty());
+    for id in 0..1000 {
+        let post = post(id, Direction::Read, lists, all_blocks());
+        a.transport.post(Post { notify: None, ..post }).unwrap();
+    }
+    pump(&mut [&mut *a], |agents| !agents[0].done().is_empty());
+    other
+}
+
+/// Every post has ended, the peer is lost, and nothing it had begun reaches our memory any more.
+fn nothing_comes_after_the_loss(a: &mut Agent) {
+    assert_eq!(a.events.last(), Some(&lost()));
+    let (done, failed) = (a.done().len(), a.failed().len());
+    assert!(failed > 0 && done + failed == 1000, "{done} done, {failed} failed");
+    a.fill(|_| 9);
+    pump_for(&mut [&mut *a], Duration::from_millis(100));
+    assert!(a.all_bytes().iter().all(|&b| b == 9));
+    assert_eq!(a.events.last(), Some(&lost()));
+}
+
+#[test]
+fn a_killed_process_is_lost_within_a_second() {
+    let mut a = agent("a", 1);
+    let other = busy_processes(&mut a);
+    other.signal(Signal::KILL);
+    let begin = Instant::now();
+    pump(&mut [&mut a], |agents| agents[0].has(&lost()));
+    assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
+    nothing_comes_after_the_loss(&mut a);
+
+    let (_other, _) = two_processes(2, &mut a);
+    let lists = lists(&mut a, &engine("b", 2), &every_block(BLOCK, BLOCKS));
+    let again = Post { peer: engine("b", 2), ..post(5000, Direction::Read, lists, vec![(0, 0)]) };
+    a.transport.post(again).unwrap();
+    pump(&mut [&mut a], |agents| agents[0].done().contains(&5000));
+    assert_eq!(a.bytes(0, 1), [0], "a new life begins with new memory");
+}
+
+#[test]
+fn a_stopped_process_is_not_lost_before_it_goes_on() {
+    let mut a = agent("a", 1);
+    let other = busy_processes(&mut a);
+    other.signal(Signal::STOP);
+    std::thread::sleep(Duration::from_millis(20));
+    a.transport.remove_peer(&engine("b", 1));
+    pump_for(&mut [&mut a], Duration::from_millis(500));
+    assert_eq!(a.done().len() + a.failed().len(), 1000, "our own posts end at once");
+    assert!(!a.has(&lost()), "its next store may hit our memory");
+    let again = a.transport.add_peer(&engine("b", 1), &other.metadata);
+    assert!(again.is_err(), "not while the old path is there");
+    other.signal(Signal::CONT);
+    pump(&mut [&mut a], |agents| agents[0].has(&lost()));
+    nothing_comes_after_the_loss(&mut a);
+    assert_eq!(other.hear(), "lost");
+}
+
+#[test]
+fn a_stopped_process_is_lost_when_it_is_killed() {
+    let mut a = agent("a", 1);
+    let other = busy_processes(&mut a);
+    other.signal(Signal::STOP);
+    a.transport.remove_peer(&engine("b", 1));
+    pump_for(&mut [&mut a], Duration::from_millis(100));
+    assert!(!a.has(&lost()));
+    other.signal(Signal::KILL);
+    pump(&mut [&mut a], |agents| agents[0].has(&lost()));
+    nothing_comes_after_the_loss(&mut a);
+}

@@ -1,0 +1,205 @@
+//! The transfer thread over both transports.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use baton_transport::{
+    BlockPool, BlockPost, Direction, Event, MemoryHub, MemoryTransport, PostId, ShmRegion, ShmTransport,
+    TransferHandle, TransferThread, Transport, TransportError, TransportLimits,
+};
+use baton_types::{EngineId, EngineName, HeapRegion, MemoryRegion};
+
+const POOL: BlockPool = BlockPool { block_bytes: 1 << 16, blocks: 64 };
+const POOL_BYTES: usize = 64 << 16;
+
+struct Side {
+    id: EngineId,
+    region: Arc<dyn MemoryRegion>,
+    metadata: Vec<u8>,
+    handle: TransferHandle,
+    events: Receiver<Event>,
+}
+
+impl Side {
+    fn new(id: EngineId, mut transport: Box<dyn Transport>, region: Arc<dyn MemoryRegion>) -> Self {
+        transport.register(region.clone()).unwrap();
+        let metadata = transport.metadata();
+        let (sender, events) = channel();
+        let handle =
+            TransferThread::spawn(transport, POOL, move |event| sender.send(event).unwrap()).unwrap();
+        Self { id, region, metadata, handle, events }
+    }
+
+    fn memory(name: &str, hub: &Arc<MemoryHub>) -> Self {
+        let id = EngineId::new(EngineName::new(name).unwrap(), 1);
+        let transport = MemoryTransport::new(id.clone(), hub.clone(), TransportLimits::default());
+        Self::new(id, Box::new(transport), Arc::new(HeapRegion::new(POOL_BYTES)))
+    }
+
+    fn shm(name: &str) -> Self {
+        let id = EngineId::new(EngineName::new(name).unwrap(), 1);
+        let transport = ShmTransport::new(id.clone(), TransportLimits::default()).unwrap();
+        Self::new(id, Box::new(transport), Arc::new(ShmRegion::new(POOL_BYTES).unwrap()))
+    }
+
+    fn add(&self, peer: &Side) {
+        self.handle.add_peer(peer.id.clone(), peer.metadata.clone(), POOL.blocks).unwrap();
+    }
+
+    fn next(&self) -> Event {
+        self.events.recv_timeout(Duration::from_secs(10)).unwrap()
+    }
+
+    fn block(&self, block: u32) -> *mut u8 {
+        assert!(block < POOL.blocks);
+        // SAFETY: inside the region.
+        unsafe { self.region.base().as_ptr().add(block as usize * POOL.block_bytes as usize) }
+    }
+
+    fn fill(&self, block: u32, byte: u8) {
+        // SAFETY: a block of the region; the test moves nothing meanwhile.
+        unsafe { self.block(block).write_bytes(byte, POOL.block_bytes as usize) };
+    }
+
+    fn ends_of(&self, block: u32) -> (u8, u8) {
+        // SAFETY: a block of the region; the test moves nothing meanwhile.
+        unsafe { (self.block(block).read(), self.block(block).add(POOL.block_bytes as usize - 1).read()) }
+    }
+}
+
+fn pairs_of_sides() -> [(Side, Side); 2] {
+    let hub = MemoryHub::new();
+    [(Side::memory("a", &hub), Side::memory("b", &hub)), (Side::shm("a"), Side::shm("b"))]
+}
+
+fn post(
+    id: u64,
+    peer: &Side,
+    direction: Direction,
+    pairs: &[(u32, u32)],
+    notify: Option<&[u8]>,
+) -> BlockPost {
+    let (id, peer, pairs, notify) = (PostId(id), peer.id.clone(), pairs.to_vec(), notify.map(<[u8]>::to_vec));
+    BlockPost { id, direction, peer, pairs, notify }
+}
+
+#[test]
+fn blocks_move_and_the_other_side_hears_of_it() {
+    for (a, b) in pairs_of_sides() {
+        a.add(&b);
+        b.add(&a);
+        a.fill(3, 7);
+        a.handle.post(post(1, &b, Direction::Write, &[(3, 60)], Some(b"chunk"))).unwrap();
+        assert_eq!(b.next(), Event::Notified { peer: a.id.clone(), bytes: b"chunk".to_vec() });
+        assert_eq!((b.ends_of(60), b.ends_of(59), b.ends_of(61)), ((7, 7), (0, 0), (0, 0)));
+        b.fill(63, 9);
+        a.handle.post(post(2, &b, Direction::Read, &[(0, 63)], None)).unwrap();
+        assert_eq!([a.next(), a.next()], [Event::Done(PostId(1)), Event::Done(PostId(2))]);
+        assert_eq!(a.ends_of(0), (9, 9));
+    }
+}
+
+#[test]
+fn what_goes_wrong_comes_back_as_an_event() {
+    for (a, b) in pairs_of_sides() {
+        let ask = |id, pairs: &[(u32, u32)]| {
+            a.handle.post(post(id, &b, Direction::Write, pairs, None)).unwrap();
+            a.next()
+        };
+        assert_eq!(ask(1, &[]), Event::Failed(PostId(1), TransportError::UnknownPeer(b.id.clone())));
+        a.handle.add_peer(b.id.clone(), vec![1, 2, 3], 64).unwrap();
+        assert!(matches!(a.next(), Event::PeerRefused(_, TransportError::BadMetadata(_))));
+        for (blocks, error) in
+            [(65, TransportError::OutOfBounds), (u32::MAX, TransportError::Limit("blocks of a peer"))]
+        {
+            a.handle.add_peer(b.id.clone(), b.metadata.clone(), blocks).unwrap();
+            assert_eq!(a.next(), Event::PeerRefused(b.id.clone(), error));
+            // The path is torn down without a word: nobody was told that it was there.
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        a.add(&b);
+        b.add(&a);
+        assert_eq!(ask(2, &[(64, 0)]), Event::Failed(PostId(2), TransportError::OutOfBounds));
+        assert_eq!(ask(3, &[(0, 64)]), Event::Failed(PostId(3), TransportError::OutOfBounds));
+        assert_eq!(ask(4, &[(0, 0)]), Event::Done(PostId(4)));
+        b.handle.remove_peer(a.id.clone()).unwrap();
+        assert_eq!(b.next(), Event::PeerLost(a.id.clone()));
+        assert_eq!(a.next(), Event::PeerLost(b.id.clone()));
+        assert!(matches!(ask(5, &[]), Event::Failed(PostId(5), TransportError::UnknownPeer(_))));
+    }
+}
+
+#[test]
+fn every_post_ends_once_also_when_the_thread_is_stopped() {
+    for (a, b) in pairs_of_sides() {
+        a.add(&b);
+        b.add(&a);
+        let all: Vec<_> = (0..64).map(|i| (i, 63 - i)).collect();
+        let sent =
+            (0..3000).filter(|&id| a.handle.post(post(id, &b, Direction::Write, &all, None)).is_ok()).count();
+        assert!(sent > 0);
+        a.handle.stop();
+        let mut ended: Vec<u64> = a
+            .events
+            .try_iter()
+            .filter_map(|event| match event {
+                Event::Done(PostId(id)) | Event::Failed(PostId(id), _) => Some(id),
+                _ => None,
+            })
+            .collect();
+        ended.sort_unstable();
+        ended.dedup();
+        assert_eq!(ended.len(), sent);
+        assert_eq!(b.next(), Event::PeerLost(a.id));
+    }
+}
+
+#[test]
+fn a_caller_never_waits() {
+    let (a, b) = pairs_of_sides().into_iter().next_back().unwrap();
+    // `b` never adds `a`: the posts wait, up to the limit, and the rest fail.
+    a.add(&b);
+    let begin = Instant::now();
+    let refused =
+        (0..100_000).filter(|&id| a.handle.post(post(id, &b, Direction::Write, &[], None)).is_err()).count();
+    assert!(begin.elapsed() < Duration::from_secs(2), "{:?} and {refused} refused", begin.elapsed());
+    let failed = a.events.try_iter().all(|event| matches!(event, Event::Failed(_, TransportError::Limit(_))));
+    assert!(failed);
+}
+
+/// CPU time of the named thread, in clock ticks.
+fn ticks_of_transfer_threads() -> u64 {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let stats = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")).ok());
+    let of_ours = stats.filter(|stat| stat.contains("(baton-transfer)"));
+    of_ours
+        .map(|stat| {
+            let fields: Vec<_> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+            fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+        })
+        .sum()
+}
+
+#[test]
+fn an_idle_thread_sleeps() {
+    let sides = pairs_of_sides();
+    for (a, b) in &sides {
+        a.add(b);
+        b.add(a);
+        a.handle.post(post(1, b, Direction::Write, &[], None)).unwrap();
+        assert_eq!(a.next(), Event::Done(PostId(1)));
+    }
+    if std::env::args().any(|arg| arg == "an_idle_thread_sleeps") {
+        // Alone: only then are all the threads idle.
+        let before = ticks_of_transfer_threads();
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(ticks_of_transfer_threads() - before <= 1);
+    } else {
+        let exe = std::env::current_exe().unwrap();
+        let alone =
+            std::process::Command::new(exe).args(["--exact", "an_idle_thread_sleeps"]).output().unwrap();
+        assert!(alone.status.success(), "{}", String::from_utf8_lossy(&alone.stdout));
+    }
+}
