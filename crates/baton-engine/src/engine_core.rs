@@ -26,6 +26,8 @@ impl EngineCore {
 
     /// Outputs must be polled to the end before the next input.
     pub fn handle_input(&mut self, now: Time, input: Input) {
+        // Deadlines first, however busy the driver is: no command of the engine may cross an ending that was due before it.
+        self.tell_endpoint(now, baton_proto::Input::Tick);
         while let Some((_, seq)) = self.engine.next_overdue().filter(|(at, _)| *at <= now) {
             self.engine.give_up_kv(seq);
             self.settle(now);
@@ -35,7 +37,7 @@ impl EngineCore {
                 assert!(!is_command(&input), "the engine alone commands the protocol: {input:?}");
                 self.tell_endpoint(now, input);
             }
-            Input::Tick => self.tell_endpoint(now, baton_proto::Input::Tick),
+            Input::Tick => {}
             input => self.engine.handle(now, input),
         }
         self.settle(now);

@@ -2,8 +2,20 @@
 //! what stands between tokens and text: tokenizer, chat template, detokeniser, stop strings; and where models come from.
 
 pub mod chat_template;
+pub mod cost_profile;
 pub mod detokenizer;
 pub mod fetch;
+pub mod kv_memory;
+pub mod runner_emulated;
 pub mod stop;
 pub mod tokenizer;
 pub mod weights;
+
+pub use chat_template::ChatTemplate;
+pub use cost_profile::CostProfile;
+pub use detokenizer::Detokenizer;
+pub use fetch::{ModelFiles, ModelSource};
+pub use kv_memory::{KvMemory, KvMemoryError};
+pub use runner_emulated::{EmulatedModel, EmulatedRunner, Paced};
+pub use stop::StopMatcher;
+pub use tokenizer::Tokenizer;

@@ -49,6 +49,7 @@ pub(crate) fn routes(front: Arc<Front>) -> Router {
         .route("/health", get(health))
         .route("/metrics", get(metrics))
         .fallback(|| async { error_response(&ApiError::new(ErrorKind::NotFound, "There is no such path.")) })
+        .method_not_allowed_fallback(wrong_method)
         .with_state(front)
 }
 
@@ -73,6 +74,11 @@ async fn models(State(front): State<Arc<Front>>) -> Response {
 async fn metrics(State(front): State<Arc<Front>>) -> Response {
     let text = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     ([(CONTENT_TYPE, text)], front.conductor.render_metrics()).into_response()
+}
+
+async fn wrong_method() -> Response {
+    let error = ApiError::new(ErrorKind::BadRequest, "This path does not take this method.");
+    json_response(StatusCode::METHOD_NOT_ALLOWED, error.to_json())
 }
 
 async fn generate(front: Arc<Front>, endpoint: Endpoint, headers: HeaderMap, body: AxumBody) -> Response {

@@ -273,6 +273,9 @@ async fn bad_requests_are_refused_in_openais_shape() {
         assert_eq!(answer.status, status, "{body}: {}", answer.text);
         assert!(answer.json()["error"]["message"].is_string(), "{}", answer.text);
     }
+    let wrong = world.get("/v1/completions").await;
+    assert_eq!(wrong.status, 405);
+    assert!(wrong.json()["error"]["message"].is_string());
     assert!(p.seen().is_empty() && d.seen().is_empty());
 }
 
