@@ -1,9 +1,10 @@
 //! The core that a driver talks to: the engine's decisions and the protocol endpoint, each hearing the other at once.
 
 use baton_proto::Endpoint;
-use baton_types::{Time, TransferMode};
+use baton_types::{BlockId, Time, TransferMode};
 
 use crate::action::{Input, Output, Reason};
+use crate::block_pool::BlockState;
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::sequence::Part;
@@ -60,6 +61,14 @@ impl EngineCore {
 
     pub fn stats(&self) -> Stats {
         self.engine.stats()
+    }
+
+    /// Who may touch a block at the moment: for whoever wants to see I3 from outside.
+    ///
+    /// # Panics
+    /// If the pool has no such block.
+    pub fn block_state(&self, block: BlockId) -> BlockState {
+        self.engine.blocks.pool().state(block)
     }
 
     pub fn census(&self) -> baton_proto::Census {
