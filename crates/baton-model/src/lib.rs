@@ -1,37 +1,27 @@
 //! What computes tokens: model runners over the paged KV pool, the weights they read, and how the next token is chosen. And
 //! what stands between tokens and text: tokenizer, chat template, detokeniser, stop strings; and where models come from.
 
-<<<<<<< HEAD
 pub mod chat_template;
+pub mod config;
 pub mod cost_profile;
 pub mod detokenizer;
 pub mod fetch;
-=======
-pub mod config;
-pub mod cost_profile;
 pub mod kernels;
->>>>>>> cpu
 pub mod kv_memory;
 pub mod models;
 pub mod runner_cpu;
 pub mod runner_emulated;
-<<<<<<< HEAD
+pub mod sampler;
 pub mod stop;
 pub mod tokenizer;
 pub mod weights;
 
 pub use chat_template::ChatTemplate;
+pub use config::ModelConfig;
 pub use cost_profile::CostProfile;
 pub use detokenizer::Detokenizer;
 pub use fetch::{ModelFiles, ModelSource};
-=======
-pub mod sampler;
-pub mod weights;
-
-pub use config::ModelConfig;
-pub use cost_profile::CostProfile;
 pub use kernels::activations::CpuPrecision;
->>>>>>> cpu
 pub use kv_memory::{KvMemory, KvMemoryError};
 pub use models::{CpuModel, LoadError};
 pub use runner_cpu::{CpuRunner, CpuRunnerError};
