@@ -43,7 +43,8 @@ pub struct ServerConfig {
     pub transport: TransportKind,
     pub prefix_cache: bool,
     pub on_lost_kv: LostKv,
-    /// How long a peer's right to blocks lasts without a sign of life, and how often one is given. At least three to one.
+    /// How long a peer's right to blocks lasts without a sign of life, and how often one is given. At least
+    /// three to one.
     pub lease_ms: u64,
     pub heartbeat_ms: u64,
     /// How long a decode engine waits for a prefill engine to take up what it registered (push).
@@ -153,8 +154,8 @@ pub struct EmulatedChoice {
     pub layers: u32,
     pub kv_heads: u32,
     pub head_dim: u32,
-    /// A model whose tokenizer and chat template are used, so that texts have as many tokens as they would have with it;
-    /// named as on the command line. By default a byte is a token.
+    /// A model whose tokenizer and chat template are used, so that texts have as many tokens as they would
+    /// have with it; named as on the command line. By default a byte is a token.
     pub tokenizer: Option<String>,
 }
 

@@ -1,8 +1,9 @@
-//! One engine process: the OpenAI-compatible API in front of an engine core, with its runner, side channel and transport.
+//! One engine process: the OpenAI-compatible API in front of an engine core, with its runner, side channel
+//! and transport.
 //!
-//! A driver: it moves inputs and outputs between the core and the world, and holds no rule about scheduling, blocks or the
-//! protocol. Threads: the engine (core and clock), the runner (computes steps), the transfer thread (moves blocks), and tokio's
-//! (HTTP, side channel).
+//! A driver: it moves inputs and outputs between the core and the world, and holds no rule about scheduling,
+//! blocks or the protocol. Threads: the engine (core and clock), the runner (computes steps), the transfer
+//! thread (moves blocks), and tokio's (HTTP, side channel).
 
 mod answer_text;
 mod app;
