@@ -48,38 +48,26 @@ impl BlockManager {
 
     /// Blocks for all of `tokens` tokens, or none at all if fewer than `reserve` Free ones would be left.
     ///
-    /// `held` are complete blocks that the sequence has kept under a lease of its own, from the front; `full_hashes` are those of
-    /// all its full blocks. At least one token is left to compute, or one block to receive, because the token that follows
-    /// comes out of that.
-    pub fn admit(
-        &mut self,
-        tokens: usize,
-        held: &[BlockId],
-        full_hashes: &[BlockHash],
-        reserve: usize,
-    ) -> Option<Admission> {
+    /// `full_hashes` are those of all full blocks. At least one token is left to compute, or one block to receive, because the
+    /// token that follows comes out of that.
+    pub fn admit(&mut self, tokens: usize, full_hashes: &[BlockHash], reserve: usize) -> Option<Admission> {
         assert!(tokens > 0, "an empty sequence needs no blocks");
         let total = self.blocks_for(tokens);
         let most_hits = (tokens - 1) / self.block_tokens;
-        assert!(held.len() <= most_hits, "a sequence whose blocks are all complete is not admitted again");
         // At least one block is new: nothing needs to be looked up if there is none.
         if self.pool.counts().free <= reserve {
             return None;
         }
         let shared: Vec<BlockId> = match &self.cache {
-            Some(cache) => cache.lookup(&full_hashes[held.len()..most_hits]).collect(),
+            Some(cache) => cache.lookup(&full_hashes[..most_hits]).collect(),
             None => Vec::new(),
         };
-        let mut hit_blocks = held.len() + shared.len();
+        let mut hit_blocks = shared.len();
         let revived = shared.iter().filter(|id| self.pool.state(**id) == BlockState::Free).count();
         if total - hit_blocks + reserve > self.pool.counts().free - revived {
             return None;
         }
         let mut blocks = Vec::with_capacity(total);
-        for id in held {
-            self.pool.resume(*id);
-            blocks.push(*id);
-        }
         // Before anything is allocated, so that no hit is evicted by its own admission.
         for id in shared {
             self.pool.share(id);
@@ -207,14 +195,14 @@ mod tests {
     #[test]
     fn the_last_token_is_never_a_hit() {
         let mut manager = manager(8);
-        let Admission { mut table, hit_blocks } = manager.admit(8, &[], &hashes(2), 0).unwrap();
+        let Admission { mut table, hit_blocks } = manager.admit(8, &hashes(2), 0).unwrap();
         assert_eq!(hit_blocks, 0);
         manager.publish(&mut table, &hashes(2));
-        let again = manager.admit(8, &[], &hashes(2), 0).unwrap();
+        let again = manager.admit(8, &hashes(2), 0).unwrap();
         assert_eq!(again.hit_blocks, 1);
         assert_eq!(again.table.blocks()[0], table.blocks()[0]);
         assert_ne!(again.table.blocks()[1], table.blocks()[1]);
-        let longer = manager.admit(9, &[], &hashes(2), 0).unwrap();
+        let longer = manager.admit(9, &hashes(2), 0).unwrap();
         assert_eq!(longer.table.blocks()[..2], *table.blocks());
         for table in [table, again.table, longer.table] {
             manager.release(table);
@@ -226,12 +214,12 @@ mod tests {
     #[test]
     fn hits_on_free_blocks_do_not_count_as_room() {
         let mut manager = manager(3);
-        let mut first = manager.admit(8, &[], &hashes(2), 0).unwrap();
+        let mut first = manager.admit(8, &hashes(2), 0).unwrap();
         manager.publish(&mut first.table, &hashes(2));
         manager.release(first.table);
-        assert!(manager.admit(16, &[], &hashes(4), 0).is_none());
-        assert!(manager.admit(12, &[], &hashes(3), 1).is_none(), "one must be left");
-        let second = manager.admit(12, &[], &hashes(3), 0).unwrap();
+        assert!(manager.admit(16, &hashes(4), 0).is_none());
+        assert!(manager.admit(12, &hashes(3), 1).is_none(), "one must be left");
+        let second = manager.admit(12, &hashes(3), 0).unwrap();
         assert_eq!((second.hit_blocks, manager.counts().free), (2, 0));
         manager.check();
         manager.release(second.table);
@@ -240,38 +228,22 @@ mod tests {
     #[test]
     fn handing_a_block_out_forgets_what_it_held() {
         let mut manager = manager(2);
-        let mut first = manager.admit(8, &[], &hashes(2), 0).unwrap();
+        let mut first = manager.admit(8, &hashes(2), 0).unwrap();
         manager.publish(&mut first.table, &hashes(2));
         manager.release(first.table);
         // The end of the sequence goes first; its beginning is still a hit.
-        let other = manager.admit(4, &[], &[BlockHash([9; 16])], 0).unwrap();
+        let other = manager.admit(4, &[BlockHash([9; 16])], 0).unwrap();
         manager.check();
-        let again = manager.admit(5, &[], &hashes(1), 0);
+        let again = manager.admit(5, &hashes(1), 0);
         assert!(again.is_none(), "one hit, but no block for the rest");
         manager.release(other.table);
-        assert_eq!(manager.admit(5, &[], &hashes(1), 0).map(|a| a.hit_blocks), Some(1));
-    }
-
-    #[test]
-    fn leased_blocks_are_resumed_after_a_preemption() {
-        let mut manager = BlockManager::new(3, 4, false, Mutation::NONE);
-        let first = manager.admit(12, &[], &hashes(3), 0).unwrap();
-        let held = first.table.blocks()[..2].to_vec();
-        manager.lease(&held);
-        manager.release(first.table);
-        assert_eq!((manager.counts().leased, manager.counts().free), (2, 1));
-        let again = manager.admit(12, &held, &hashes(3), 0).unwrap();
-        assert_eq!((again.hit_blocks, &again.table.blocks()[..2]), (2, &held[..]));
-        manager.release(again.table);
-        manager.end_lease(&held);
-        assert_eq!(manager.counts().free, 3);
-        manager.check();
+        assert_eq!(manager.admit(5, &hashes(1), 0).map(|a| a.hit_blocks), Some(1));
     }
 
     #[test]
     fn an_abandoned_table_keeps_its_written_blocks_back() {
         let mut manager = manager(4);
-        let admission = manager.admit(16, &[], &hashes(4), 0).unwrap();
+        let admission = manager.admit(16, &hashes(4), 0).unwrap();
         let receiving = manager.receive(&admission.table, 1);
         assert_eq!(manager.counts().receiving, 3);
         manager.abandon(admission.table, 1);

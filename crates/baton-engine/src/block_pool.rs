@@ -123,14 +123,6 @@ impl BlockPool {
         });
     }
 
-    /// One more user of a block that one of the sequence's own leases has kept.
-    pub fn resume(&mut self, id: BlockId) {
-        self.change(id, |block| {
-            assert!(block.inbound.is_none() && block.leases > 0, "I3: kept only under a lease");
-            block.users += 1;
-        });
-    }
-
     pub fn release(&mut self, id: BlockId) {
         self.change(id, |block| {
             assert!(block.users > 0, "I1: a block is released once for each user");

@@ -1,9 +1,10 @@
 //! The core that a driver talks to: the engine's decisions and the protocol endpoint, each hearing the other at once.
 
 use baton_proto::Endpoint;
-use baton_types::{Time, TransferMode};
+use baton_types::{BlockId, Time, TransferMode};
 
 use crate::action::{Input, Output, Reason};
+use crate::block_pool::BlockState;
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::sequence::Part;
@@ -25,6 +26,8 @@ impl EngineCore {
 
     /// Outputs must be polled to the end before the next input.
     pub fn handle_input(&mut self, now: Time, input: Input) {
+        // Deadlines first, however busy the driver is: no command of the engine may cross an ending that was due before it.
+        self.tell_endpoint(now, baton_proto::Input::Tick);
         while let Some((_, seq)) = self.engine.next_overdue().filter(|(at, _)| *at <= now) {
             self.engine.give_up_kv(seq);
             self.settle(now);
@@ -34,7 +37,7 @@ impl EngineCore {
                 assert!(!is_command(&input), "the engine alone commands the protocol: {input:?}");
                 self.tell_endpoint(now, input);
             }
-            Input::Tick => self.tell_endpoint(now, baton_proto::Input::Tick),
+            Input::Tick => {}
             input => self.engine.handle(now, input),
         }
         self.settle(now);
@@ -58,6 +61,14 @@ impl EngineCore {
 
     pub fn stats(&self) -> Stats {
         self.engine.stats()
+    }
+
+    /// Who may touch a block at the moment: for whoever wants to see I3 from outside.
+    ///
+    /// # Panics
+    /// If the pool has no such block.
+    pub fn block_state(&self, block: BlockId) -> BlockState {
+        self.engine.blocks.pool().state(block)
     }
 
     pub fn census(&self) -> baton_proto::Census {

@@ -22,6 +22,7 @@ mod transfer_hooks;
 
 pub use action::{FinishReason, HandOff, Handle, Input, Output, Reason, Refusal, Request, SeqFailure, Usage};
 pub use batch::{Batch, BatchEntry, StepResult};
+pub use block_pool::BlockState;
 pub use config::{Config, ConfigError, OnLostKv};
 pub use engine_core::EngineCore;
 pub use runner::{ModelRunner, RunnerError};

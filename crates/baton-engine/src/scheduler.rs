@@ -1,7 +1,8 @@
 //! What is computed next. Everything is in the order of arrival, so nothing starves:
 //! - the oldest running sequences make up the step; those that decode first, one token each, then chunks of prompts;
 //! - the oldest queued sequence is the next to get blocks, and while there are not enough for it, nobody gets any;
-//! - where a decode lacks a block, the youngest running sequence gives up all of its own and is computed again later.
+//! - where a decode lacks a block, the youngest running sequence gives up all of its own and is computed again later; but not one
+//!   that only computes a prompt for a peer.
 //!
 //! A sequence gets the blocks of all its tokens at once, so only a decode ever lacks one: no prompt stops half-way.
 
@@ -47,8 +48,8 @@ impl Engine {
         let mut preempted = false;
         for id in self.step_set() {
             while self.queues.running.contains(&id) && !self.has_room(id) {
-                let youngest = *self.queues.running.last().expect("at least this one");
-                self.preempt(youngest);
+                let victim = self.victim().expect("at least this one");
+                self.preempt(victim);
                 preempted = true;
             }
         }
@@ -60,6 +61,13 @@ impl Engine {
         let wanted = self.blocks.blocks_for(seq.tokens.len());
         assert!(seq.table.len() + 1 >= wanted, "I2: a decode lacks one block at most");
         seq.table.len() == wanted || self.blocks.grow(&mut seq.table)
+    }
+
+    /// The youngest that may have to grow. Sources never do, and end with their prompt; and the blocks that a push has named to the
+    /// protocol would stay leased without it, so that it could wait for ever for room that it takes itself (I8).
+    fn victim(&self) -> Option<SeqId> {
+        let is_source = |id: &&SeqId| matches!(self.part(**id), Part::Source { .. });
+        self.queues.running.iter().rev().find(|id| !is_source(id)).copied()
     }
 
     /// Back to the queue without blocks, with all tokens. It keeps its place in the order of arrival, which is before everything
@@ -97,11 +105,9 @@ impl Engine {
         // Whoever is alone may have everything: nobody is there to grow.
         let alone = self.queues.running.is_empty() && self.queues.receiving.is_empty();
         let reserve = if alone { 0 } else { self.config.watermark_blocks };
-        let held = self.held_blocks(id).to_vec();
         let seq = self.sequences.get_mut(&id).expect("live");
         seq.chain.extend(&seq.tokens);
-        let Some(admission) = self.blocks.admit(seq.tokens.len(), &held, seq.chain.full_hashes(), reserve)
-        else {
+        let Some(admission) = self.blocks.admit(seq.tokens.len(), seq.chain.full_hashes(), reserve) else {
             return false;
         };
         seq.table = admission.table;

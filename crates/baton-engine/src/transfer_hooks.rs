@@ -66,15 +66,6 @@ impl Engine {
         self.commands.push_back(Command::Cancel { transfer });
     }
 
-    /// Complete blocks that a preempted source still has under its lease: it need not compute, nor send, them again.
-    pub(crate) fn held_blocks(&self, id: SeqId) -> &[BlockId] {
-        let Part::Source { transfer, .. } = self.part(id) else { return &[] };
-        match &self.transfers[transfer].blocks {
-            TransferBlocks::Leased(blocks) => blocks,
-            _ => &[],
-        }
-    }
-
     /// A destination has its blocks: those that the prefix cache did not have may be written from now on (I3).
     pub(crate) fn on_allocated(&mut self, id: SeqId, first_block: usize) {
         let seq = &self.sequences[&id];

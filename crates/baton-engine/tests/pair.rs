@@ -219,7 +219,7 @@ fn one_transfer_serves_one_sequence() {
 #[test]
 fn random_games_end_with_the_right_words_and_empty_tables() {
     let mut totals = baton_engine::Counters::default();
-    for seed in 0..150 {
+    for seed in 0..400 {
         let pair = random_game(seed, Mutation::NONE);
         for node in &pair.nodes {
             let counters = node.core.stats().counters;
@@ -276,11 +276,14 @@ fn random_game(seed: u64, mutation: Mutation) -> Pair {
         };
         pair.start(Time::from_millis(dice.below(400)), job, TransferId(u128::from(i)));
     }
-    for _ in 0..dice.below(8) {
+    for _ in 0..dice.below(16) {
         let seq = SeqId(dice.below(16));
         let input = if dice.one_in(2) { Input::Abort { seq } } else { Input::Stop { seq } };
         let node = dice.below(2) as usize;
-        pair.at(Time::from_millis(dice.below(600)), node, Happening::Input(input));
+        pair.at(Time::from_millis(dice.below(600)), node, Happening::Input(Box::new(input)));
+    }
+    for _ in 0..dice.below(4) {
+        pair.at(Time::from_millis(dice.below(600)), 0, Happening::Cut);
     }
     pair.dice = Some(dice);
     pair.run_to_end();

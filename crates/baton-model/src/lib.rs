@@ -16,10 +16,15 @@ pub mod stop;
 pub mod tokenizer;
 pub mod weights;
 
+pub use chat_template::ChatTemplate;
 pub use config::ModelConfig;
 pub use cost_profile::CostProfile;
+pub use detokenizer::Detokenizer;
+pub use fetch::{ModelFiles, ModelSource};
 pub use kernels::activations::CpuPrecision;
 pub use kv_memory::{KvMemory, KvMemoryError};
 pub use models::{CpuModel, LoadError};
 pub use runner_cpu::{CpuRunner, CpuRunnerError};
 pub use runner_emulated::{EmulatedModel, EmulatedRunner, Paced};
+pub use stop::StopMatcher;
+pub use tokenizer::Tokenizer;

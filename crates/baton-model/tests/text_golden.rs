@@ -133,8 +133,15 @@ proptest! {
     }
 
     #[test]
-    fn any_tokens_in_pieces_are_the_whole(tokens in prop::collection::vec(0u32..49_200, 0..40)) {
+    fn any_tokens_in_pieces_are_the_whole(
+        // Any token, and often those that are parts of characters.
+        tokens in prop::collection::vec(prop_oneof![0u32..49_200, prop::sample::select(character_parts())], 0..40)
+    ) {
         let tokens: Vec<TokenId> = tokens.into_iter().map(TokenId).collect();
         prop_assert_eq!(pieces(&tokens).concat(), TOKENIZER.decode(&tokens, true));
     }
+}
+
+fn character_parts() -> Vec<u32> {
+    TOKENIZER.encode("日本語🙂🙃ẞ\u{200b}", false).unwrap().into_iter().map(|token| token.0).collect()
 }

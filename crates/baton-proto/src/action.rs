@@ -115,7 +115,7 @@ pub enum Input {
         engine: EngineId,
     },
 
-    /// The time that [`poll_timeout`](crate::Endpoint::poll_timeout) named has come (or any other reason to look).
+    /// The time that [`poll_timeout`](crate::Endpoint::poll_timeout) named has come.
     Tick,
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use baton_types::TransferId;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Ended {
     known: BTreeSet<TransferId>,
     oldest_first: VecDeque<TransferId>,

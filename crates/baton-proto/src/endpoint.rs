@@ -18,7 +18,7 @@ use crate::timer::{Reason, Timers};
 use crate::transfer::{Answer, Grant, Transfer};
 
 /// The protocol core of one incarnation of one engine.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Endpoint {
     pub(crate) config: Config,
     pub(crate) peers: Peers,
@@ -83,11 +83,8 @@ impl Endpoint {
         }
     }
 
-    /// Deadlines that have passed are acted on first, whatever the input.
+    /// Deadlines are acted on by [`Input::Tick`] alone, so that whoever gives a command has heard of every ending before it.
     pub fn handle_input(&mut self, now: Time, input: Input) {
-        while let Some(reason) = self.timers.pop_due(now) {
-            self.on_due(now, reason);
-        }
         match input {
             Input::Expect { transfer, peer } => self.on_expect(now, transfer, peer),
             Input::Fetch { transfer, peer, chain, first_block, blocks } => {
@@ -114,7 +111,11 @@ impl Endpoint {
             Input::Moved { post, ok } => self.on_moved(now, post, ok),
             Input::Notified { engine, bytes } => self.on_notified(now, &engine, &bytes),
             Input::PathLost { engine } => self.on_path_lost(now, &engine),
-            Input::Tick => {}
+            Input::Tick => {
+                while let Some(reason) = self.timers.pop_due(now) {
+                    self.on_due(now, reason);
+                }
+            }
         }
     }
 

@@ -10,7 +10,7 @@ use crate::timer::Reason;
 /// After so many the peer is left to its own time limits.
 const MAX_TRIES: u32 = 5;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Farewell {
     pub peer: EngineId,
     /// Where to dial it if there is no connection; none for a source, which never dials.

@@ -11,7 +11,7 @@ use crate::message::{Decline, Message};
 use crate::order::{Order, PULL, PUSH};
 use crate::timer::Reason;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Lease {
     pub order: &'static Order,
     /// Who may claim. A pull's source learns it from the first claim or heartbeat.
@@ -37,7 +37,7 @@ pub(crate) enum Stage {
 }
 
 /// Push: what the writer has said so far, in whatever order.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Arrived {
     notifications: BTreeSet<u32>,
     /// How many there are in all, and the token that follows.

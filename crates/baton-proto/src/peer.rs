@@ -12,14 +12,14 @@ use crate::timer::Reason;
 /// Connections kept to one peer: two when both sides dialled at once, more only while old ones are dying.
 const MAX_CONNS_PER_PEER: usize = 4;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Peers {
     pub conns: BTreeMap<ConnId, Conn>,
     pub known: BTreeMap<EngineId, Peer>,
 }
 
 /// One connection of the side channel.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Conn {
     /// Who was meant to be at the other end; none if the other end dialled.
     dialled: Option<PeerAddress>,
@@ -37,7 +37,7 @@ impl Conn {
 }
 
 /// One incarnation of another engine.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Peer {
     /// Ready connections; the newest is spoken on.
     pub conns: Vec<ConnId>,

@@ -11,7 +11,7 @@ pub(crate) struct Registration {
     pub first_block: usize,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Registrations {
     waiting: BTreeMap<TransferId, Registration>,
     limit: usize,

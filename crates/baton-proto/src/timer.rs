@@ -26,7 +26,7 @@ pub enum Reason {
 }
 
 /// At most one deadline for each reason.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Timers {
     deadlines: BTreeMap<Reason, Time>,
     order: BTreeSet<(Time, Reason)>,

@@ -15,7 +15,7 @@ use crate::timer::Reason;
 /// Claims whose moment is remembered; an answer to an older one is not counted from.
 const MAX_CLAIMS: usize = 16;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Transfer {
     pub order: &'static Order,
     /// A push's source learns it from the registration.

@@ -1,1 +1,169 @@
-//! baton-router
+//! The router: an OpenAI-compatible server that sends each request to one engine, or to a prefill and a decode engine.
+//!
+//! All decisions are `baton-routing`'s. This crate turns HTTP into the core's inputs and its outputs into HTTP.
+
+mod answer_gate;
+mod client_answer;
+mod conductor;
+pub mod config;
+mod engine_client;
+mod failure;
+mod leg_request;
+mod leg_task;
+mod metrics;
+mod probe;
+mod served_by;
+mod server;
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::serve::ListenerExt;
+use baton_routing::{EngineKey, RouterCore};
+use rand::TryRng;
+use rand::rngs::SysRng;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+use crate::conductor::{Conductor, EngineLink};
+use crate::engine_client::EngineClient;
+use crate::leg_task::AnswerLimits;
+use crate::probe::Prober;
+use crate::server::Front;
+
+pub use baton_routing::{Limits, PolicyKind, Strategy};
+pub use config::{ConfigError, EngineConfig, RouterConfig};
+
+/// Why a router ended without being told to.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("cannot listen on {address}: {error}")]
+    Listen { address: SocketAddr, error: io::Error },
+    #[error("no randomness from the operating system: {0}")]
+    Randomness(String),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Runs a router until `shutdown` is ready; then takes no more connections, lets requests in flight go on for
+/// [`RouterConfig::drain_ms`], and returns.
+///
+/// # Errors
+/// See [`ServeError`].
+pub async fn serve(
+    config: RouterConfig,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), ServeError> {
+    BoundRouter::bind(config).await?.run(shutdown).await
+}
+
+/// A router that listens already, for callers that must know its address.
+#[derive(Debug)]
+pub struct BoundRouter {
+    config: RouterConfig,
+    listener: TcpListener,
+    local_addr: SocketAddr,
+    clients: Vec<Arc<EngineClient>>,
+    conductor: Arc<Conductor>,
+    front: Arc<Front>,
+}
+
+impl BoundRouter {
+    /// Listens, but answers nothing yet.
+    ///
+    /// # Errors
+    /// If the configuration is wrong, or the address cannot be listened on.
+    pub async fn bind(config: RouterConfig) -> Result<Self, ServeError> {
+        let addresses = config.addresses()?;
+        let tenant_header = config.tenant_header()?;
+        let address = config.listen;
+        let listen_error = |error| ServeError::Listen { address, error };
+        let listener = TcpListener::bind(address).await.map_err(listen_error)?;
+        let local_addr = listener.local_addr().map_err(listen_error)?;
+        let clients: Vec<Arc<EngineClient>> = addresses.into_iter().map(EngineClient::new).collect();
+        let link =
+            |(client, label): (&Arc<EngineClient>, String)| EngineLink { client: Arc::clone(client), label };
+        let links = clients.iter().zip(config.labels()).map(link).collect();
+        let seed = random_bytes()?;
+        let limits = AnswerLimits {
+            max_answer_bytes: config.max_answer_bytes,
+            max_event_bytes: config.max_event_bytes,
+            // Often enough that a stream that goes on never looks idle.
+            progress: Duration::from_millis(config.limits.idle_ms / 8),
+        };
+        let conductor = Conductor::new(RouterCore::new(config.routing(), seed), links, limits);
+        let front = Arc::new(Front {
+            conductor: Arc::clone(&conductor),
+            max_body_bytes: config.max_body_bytes,
+            body_timeout: Duration::from_millis(config.body_timeout_ms),
+            expose_served_by: config.expose_served_by,
+            tenant_header,
+            started_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            next_id: AtomicU64::new(0),
+            id_salt: u32::from_le_bytes(random_bytes()?),
+        });
+        Ok(Self { config, listener, local_addr, clients, conductor, front })
+    }
+
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// See [`serve`].
+    ///
+    /// # Errors
+    /// If the listening socket fails.
+    pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), ServeError> {
+        // Dropped, and so aborted, when this returns.
+        let mut background = JoinSet::new();
+        background.spawn(Arc::clone(&self.conductor).run_timer());
+        let labels = self.config.labels();
+        for ((engine, client), label) in (0..).map(EngineKey).zip(&self.clients).zip(labels) {
+            let prober = Prober {
+                engine,
+                label,
+                client: Arc::clone(client),
+                conductor: Arc::clone(&self.conductor),
+                interval: self.config.probe_interval(),
+                timeout: self.config.probe_timeout(),
+            };
+            background.spawn(prober.run());
+        }
+        let listener = self.listener.tap_io(|stream| {
+            // Tokens are small: Nagle's algorithm would hold them back.
+            if let Err(error) = stream.set_nodelay(true) {
+                tracing::debug!(%error, "TCP_NODELAY");
+            }
+        });
+        let (stop, stopped) = oneshot::channel::<()>();
+        let server = axum::serve(listener, server::routes(self.front)).with_graceful_shutdown(async {
+            // Stops as well if the other end is dropped.
+            let _ = stopped.await;
+        });
+        let drain = Duration::from_millis(self.config.drain_ms);
+        let limit = async {
+            shutdown.await;
+            let _ = stop.send(());
+            tokio::time::sleep(drain).await;
+        };
+        let result = tokio::select! {
+            result = server.into_future() => result,
+            () = limit => Ok(()),
+        };
+        self.conductor.abandon_all();
+        result.map_err(ServeError::Io)
+    }
+}
+
+fn random_bytes<const N: usize>() -> Result<[u8; N], ServeError> {
+    let mut bytes = [0; N];
+    SysRng.try_fill_bytes(&mut bytes).map_err(|error| ServeError::Randomness(error.to_string()))?;
+    Ok(bytes)
+}

@@ -25,8 +25,9 @@ impl RouterCore {
     /// Starts the next attempt of a request that has no legs. All steps that wait for nothing start, or none does: half a
     /// pair is never sent.
     pub(crate) fn begin_attempt(&mut self, now: Time, id: RequestId) -> Begun {
-        let model = self.request(id).model.clone();
-        let plan = match select::choose_plan(now, &self.engines, &self.config, &model) {
+        let request = self.request(id);
+        let (model, sequences) = (request.model.clone(), request.sequences);
+        let plan = match select::choose_plan(now, &self.engines, &self.config, &model, sequences) {
             Ok(plan) => plan,
             Err(failure) => {
                 self.finish(id, RequestEnd::Failed(failure));

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use baton_types::EngineRole;
+use serde::{Deserialize, Serialize};
 
 use crate::plan::Strategy;
 use crate::policy::PolicyKind;
@@ -18,7 +19,8 @@ pub struct RoutingConfig {
 }
 
 /// Every bound of the core. A limit that is reached is a defined output, never a surprise.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Limits {
     /// Requests that the router holds, waiting ones included; the next one is refused as overload.
     pub max_requests: usize,
@@ -29,25 +31,33 @@ pub struct Limits {
     /// Attempts per request, the first one included.
     pub attempts: u32,
     /// Longest wait for a free slot.
-    pub queue: Duration,
+    pub queue_ms: u64,
     /// From the start of a leg to its connection.
-    pub connect: Duration,
+    pub connect_ms: u64,
     /// From the connection of a prefill leg to its complete answer.
-    pub prefill: Duration,
+    pub prefill_ms: u64,
     /// From the connection of a streaming leg to its first byte.
-    pub first_byte: Duration,
+    pub first_byte_ms: u64,
     /// From the connection of a leg that does not stream to its complete answer.
-    pub answer: Duration,
+    pub answer_ms: u64,
     /// Longest silence in a stream.
-    pub idle: Duration,
+    pub idle_ms: u64,
+    /// How long a client may take nothing of a stream that has something for it.
+    pub client_stall_ms: u64,
     /// Before a retry that has no fresh engine to go to; doubles with every attempt.
-    pub retry_pause: Duration,
+    pub retry_pause_ms: u64,
     /// How long an engine is avoided after its second failure in a row; doubles with every further one.
-    pub backoff: Duration,
+    pub backoff_ms: u64,
     /// The longest that an engine is avoided.
-    pub backoff_max: Duration,
+    pub backoff_max_ms: u64,
     /// Failed probes or connections in a row that make an engine unhealthy.
     pub probe_failures: u32,
+}
+
+impl Limits {
+    pub(crate) fn queue(&self) -> Duration {
+        Duration::from_millis(self.queue_ms)
+    }
 }
 
 impl Default for Limits {
@@ -57,15 +67,16 @@ impl Default for Limits {
             max_queued: 1024,
             max_legs_per_engine: 256,
             attempts: 3,
-            queue: Duration::from_secs(30),
-            connect: Duration::from_secs(2),
-            prefill: Duration::from_secs(120),
-            first_byte: Duration::from_secs(120),
-            answer: Duration::from_secs(600),
-            idle: Duration::from_secs(60),
-            retry_pause: Duration::from_millis(100),
-            backoff: Duration::from_millis(250),
-            backoff_max: Duration::from_secs(5),
+            queue_ms: 30_000,
+            connect_ms: 2_000,
+            prefill_ms: 120_000,
+            first_byte_ms: 120_000,
+            answer_ms: 600_000,
+            idle_ms: 60_000,
+            client_stall_ms: 60_000,
+            retry_pause_ms: 100,
+            backoff_ms: 250,
+            backoff_max_ms: 5_000,
             probe_failures: 3,
         }
     }

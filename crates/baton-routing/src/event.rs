@@ -9,11 +9,13 @@ use crate::request::RequestId;
 /// What happened outside.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Input {
-    /// A client asks. The driver counts `request` up; it never comes from a client.
+    /// A client asks. The driver counts `request` up; it never comes from a client. Without a `model`, the only one that is
+    /// served is meant. `sequences`: prompts times choices; a handle serves one only.
     Arrive {
         request: RequestId,
-        model: String,
+        model: Option<String>,
         streaming: bool,
+        sequences: u32,
     },
     /// The client's connection is gone, or the client has no use for the rest.
     ClientGone {
@@ -29,6 +31,10 @@ pub enum Input {
     },
     /// A streaming leg goes on. May be reported less often than bytes arrive.
     LegProgress {
+        leg: LegId,
+    },
+    /// The leg has bytes for the client, who does not take them.
+    LegBlocked {
         leg: LegId,
     },
     /// The leg has ended well. `handle`: its answer has `kv_transfer_params`; the driver keeps them.
@@ -63,7 +69,8 @@ pub enum Output {
     /// Send a request to an engine and report how it goes. One report or [`Output::DropLeg`] ends the leg.
     StartLeg(LegStart),
     /// Close the leg's connection now: that aborts it in the engine. Nothing about it needs to be reported any more.
-    DropLeg { leg: LegId },
+    /// `fault`: the core's verdict on the leg itself; none if it is just not needed any more.
+    DropLeg { leg: LegId, fault: Option<LegFault> },
     /// From here on the client gets this leg's stream; no retry is possible any more (I9).
     Answer { request: RequestId, leg: LegId },
     /// The request is over, exactly once for each [`Input::Arrive`].
@@ -101,6 +108,7 @@ pub struct Peer {
 pub enum RequestEnd {
     /// The answering leg ended well.
     Answered,
+    /// The client left, or stopped taking its answer.
     ClientGone,
     Failed(Failure),
 }
@@ -112,6 +120,8 @@ pub enum Failure {
     Refused { leg: LegId },
     /// No engine serves this model.
     UnknownModel,
+    /// Several prompts or choices in one request, and no engine that serves requests whole.
+    OneSequenceOnly,
     /// No engine for this kind of leg has been seen so far.
     NoEngine { kind: LegKind },
     /// No room here or in the engines; later may be better.
@@ -129,6 +139,8 @@ pub enum Reason {
     Connect(LegId),
     /// A leg without an answer.
     Answer(LegId),
+    /// A client that takes nothing more.
+    ClientStall(LegId),
     /// A stream that went silent.
     Idle(LegId),
     /// A request that waits for a free slot.

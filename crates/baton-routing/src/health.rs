@@ -3,6 +3,8 @@
 //! The two are separate, for they disagree: an engine can answer 503 to every leg while its probes are fine. Both only
 //! *order* the engines. An engine is never shut out by its record: if all are bad, the least bad one is tried.
 
+use std::time::Duration;
+
 use baton_types::Time;
 
 use crate::config::Limits;
@@ -70,7 +72,8 @@ impl Health {
         self.failures = self.failures.saturating_add(1);
         if self.failures >= 2 {
             let doublings = (self.failures - 2).min(20);
-            self.avoid_until = now + limits.backoff.saturating_mul(1 << doublings).min(limits.backoff_max);
+            let ms = limits.backoff_ms.saturating_mul(1 << doublings).min(limits.backoff_max_ms);
+            self.avoid_until = now + Duration::from_millis(ms);
         }
     }
 
@@ -93,8 +96,6 @@ impl Health {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn ready() -> Health {
@@ -126,7 +127,7 @@ mod tests {
         health.leg_failed(Time::ZERO, &limits);
         health.probe_ready();
         assert_eq!(health.standing(Time::ZERO, 0), Standing::Avoided);
-        let later = Time::ZERO + limits.backoff;
+        let later = Time::from_millis(limits.backoff_ms);
         assert_eq!(health.standing(later, 0), Standing::Fit, "one leg on trial");
         assert_eq!(health.standing(later, 1), Standing::Avoided, "one only");
         health.leg_succeeded();
@@ -143,6 +144,6 @@ mod tests {
             avoided.push(health.avoid_until.since(Time::ZERO).as_millis());
         }
         assert_eq!(avoided, [0, 250, 500, 1000, 2000, 4000, 5000, 5000, 5000]);
-        assert_eq!(limits.backoff_max, Duration::from_secs(5));
+        assert_eq!(limits.backoff_max_ms, 5000);
     }
 }

@@ -20,7 +20,7 @@ impl fmt::Debug for LegId {
     }
 }
 
-/// What went wrong with a leg. What follows from it is in [`retry`](crate::retry).
+/// What went wrong with a leg. What follows from it is in [`retry`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LegFault {
     /// No connection.
@@ -47,6 +47,8 @@ pub(crate) enum LegPhase {
     Connecting,
     Waiting,
     Streaming,
+    /// The client does not take what the stream has for it: the engine is not to blame.
+    Blocked,
 }
 
 #[derive(Clone, Debug)]
@@ -64,13 +66,14 @@ pub(crate) struct Leg {
 impl Leg {
     /// How long the phase that the leg is in may last.
     pub fn limit(&self, limits: &Limits) -> Duration {
-        match (self.phase, self.kind) {
-            (LegPhase::Connecting, _) => limits.connect,
-            (LegPhase::Waiting, LegKind::Prefill) => limits.prefill,
-            (LegPhase::Waiting, _) if self.streaming => limits.first_byte,
-            (LegPhase::Waiting, _) => limits.answer,
-            (LegPhase::Streaming, _) => limits.idle,
-        }
+        Duration::from_millis(match (self.phase, self.kind) {
+            (LegPhase::Connecting, _) => limits.connect_ms,
+            (LegPhase::Waiting, LegKind::Prefill) => limits.prefill_ms,
+            (LegPhase::Waiting, _) if self.streaming => limits.first_byte_ms,
+            (LegPhase::Waiting, _) => limits.answer_ms,
+            (LegPhase::Streaming, _) => limits.idle_ms,
+            (LegPhase::Blocked, _) => limits.client_stall_ms,
+        })
     }
 
     pub fn reason(&self, id: LegId) -> Reason {
@@ -78,6 +81,7 @@ impl Leg {
             LegPhase::Connecting => Reason::Connect(id),
             LegPhase::Waiting => Reason::Answer(id),
             LegPhase::Streaming => Reason::Idle(id),
+            LegPhase::Blocked => Reason::ClientStall(id),
         }
     }
 }
@@ -98,11 +102,11 @@ mod tests {
             phase,
             deadline: Time::ZERO,
         };
-        let limit = |kind, streaming, phase| leg(kind, streaming, phase).limit(&limits);
-        assert_eq!(limit(LegKind::Decode, true, LegPhase::Connecting), limits.connect);
-        assert_eq!(limit(LegKind::Prefill, false, LegPhase::Waiting), limits.prefill);
-        assert_eq!(limit(LegKind::Decode, true, LegPhase::Waiting), limits.first_byte);
-        assert_eq!(limit(LegKind::Whole, false, LegPhase::Waiting), limits.answer);
-        assert_eq!(limit(LegKind::Whole, true, LegPhase::Streaming), limits.idle);
+        let limit = |kind, streaming, phase| leg(kind, streaming, phase).limit(&limits).as_millis() as u64;
+        assert_eq!(limit(LegKind::Decode, true, LegPhase::Connecting), limits.connect_ms);
+        assert_eq!(limit(LegKind::Prefill, false, LegPhase::Waiting), limits.prefill_ms);
+        assert_eq!(limit(LegKind::Decode, true, LegPhase::Waiting), limits.first_byte_ms);
+        assert_eq!(limit(LegKind::Whole, false, LegPhase::Waiting), limits.answer_ms);
+        assert_eq!(limit(LegKind::Whole, true, LegPhase::Streaming), limits.idle_ms);
     }
 }

@@ -24,6 +24,8 @@ impl fmt::Debug for RequestId {
 pub(crate) struct Request {
     pub model: String,
     pub streaming: bool,
+    /// Prompts times choices.
+    pub sequences: u32,
     pub state: RequestState,
     /// Attempts begun.
     pub attempts: u32,
@@ -45,9 +47,9 @@ pub(crate) enum RequestState {
 }
 
 impl Request {
-    pub fn new(model: String, streaming: bool, now: Time) -> Self {
+    pub fn new(model: String, streaming: bool, sequences: u32, now: Time) -> Self {
         let state = RequestState::Queued { until: now };
-        Self { model, streaming, state, attempts: 0, tried: BTreeSet::new() }
+        Self { model, streaming, sequences, state, attempts: 0, tried: BTreeSet::new() }
     }
 
     pub fn attempt(&self) -> Option<&Attempt> {

@@ -46,7 +46,8 @@ pub(crate) fn blames_engine(fault: LegFault) -> bool {
 
 /// How long to wait after `attempts` attempts when only engines are left that have failed already.
 pub(crate) fn pause(limits: &Limits, attempts: u32) -> Duration {
-    limits.retry_pause.saturating_mul(1 << attempts.saturating_sub(1).min(10))
+    let ms = limits.retry_pause_ms.saturating_mul(1 << attempts.saturating_sub(1).min(10));
+    Duration::from_millis(ms)
 }
 
 #[cfg(test)]
@@ -66,8 +67,9 @@ mod tests {
     #[test]
     fn pauses_double_within_bounds() {
         let limits = Limits::default();
-        assert_eq!(pause(&limits, 1), limits.retry_pause);
-        assert_eq!(pause(&limits, 3), limits.retry_pause * 4);
-        assert_eq!(pause(&limits, u32::MAX), limits.retry_pause * 1024);
+        let ms = |attempts| pause(&limits, attempts).as_millis() as u64;
+        assert_eq!(ms(1), limits.retry_pause_ms);
+        assert_eq!(ms(3), limits.retry_pause_ms * 4);
+        assert_eq!(ms(u32::MAX), limits.retry_pause_ms * 1024);
     }
 }

@@ -11,7 +11,7 @@
 //! | D fails | - | drop P if live, next attempt | drop P if live; fails, visibly | - |
 //! | client gone | drop P | drop both | drop both | - |
 //!
-//! "Next attempt" and what it does to the engines' records is the table in [`retry`](crate::retry). A leg without a
+//! "Next attempt" and what it does to the engines' records is the table in [`retry`]. A leg without a
 //! partner behaves as D in the columns "silent" and "answering".
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -71,15 +71,22 @@ impl RouterCore {
     pub fn handle_input(&mut self, now: Time, input: Input) {
         assert!(now >= self.now, "time runs backwards: {now:?} after {:?}", self.now);
         self.now = now;
-        let may_free_a_slot = !matches!(input, Input::LegConnected { .. } | Input::LegProgress { .. });
+        let may_free_a_slot = !matches!(
+            input,
+            Input::LegConnected { .. } | Input::LegProgress { .. } | Input::LegBlocked { .. }
+        );
         match input {
-            Input::Arrive { request, model, streaming } => self.arrive(now, request, model, streaming),
+            Input::Arrive { request, model, streaming, sequences } => {
+                let model = model.or_else(|| self.only_model()).unwrap_or_default();
+                self.arrive(now, request, Request::new(model, streaming, sequences, now));
+            }
             Input::ClientGone { request } if self.requests.contains_key(&request) => {
                 self.finish(request, RequestEnd::ClientGone);
             }
             Input::LegConnected { leg } => self.leg_connected(now, leg),
             Input::LegFirstByte { leg } => self.leg_first_byte(now, leg),
-            Input::LegProgress { leg } => self.leg_progress(now, leg),
+            Input::LegProgress { leg } => self.leg_goes_on(now, leg, LegPhase::Streaming),
+            Input::LegBlocked { leg } => self.leg_goes_on(now, leg, LegPhase::Blocked),
             Input::LegEnded { leg, handle } => self.leg_ended(now, leg, handle),
             Input::LegFailed { leg, fault } => self.leg_failed(now, leg, fault),
             Input::Probed { engine, info } => self.probed(now, engine, info),
@@ -105,6 +112,22 @@ impl RouterCore {
         self.timers.first().copied()
     }
 
+    /// The models that engines say they serve, each with the longest sequence that all of its engines take.
+    pub fn models(&self) -> BTreeMap<&str, u32> {
+        let mut models: BTreeMap<&str, u32> = BTreeMap::new();
+        for info in self.engines.iter().filter_map(|(_, engine)| engine.info.as_ref()) {
+            let shortest = models.entry(&info.model).or_insert(info.max_model_len);
+            *shortest = info.max_model_len.min(*shortest);
+        }
+        models
+    }
+
+    fn only_model(&self) -> Option<String> {
+        let models = self.models();
+        let name = models.keys().next().filter(|_| models.len() == 1)?;
+        Some((*name).to_owned())
+    }
+
     /// Requests that are not finished.
     pub fn live_requests(&self) -> usize {
         self.requests.len()
@@ -112,9 +135,9 @@ impl RouterCore {
 
     /// Whether any model could be served now, if need be by engines with a bad record.
     pub fn is_ready(&self) -> bool {
-        let models = self.engines.iter().filter_map(|(_, engine)| engine.info.as_ref());
-        let mut models = models.map(|info| info.model.as_str());
-        models.any(|model| select::usable_plan(self.now, &self.engines, &self.config, model).is_some())
+        let usable =
+            |model: &str| select::usable_plan(self.now, &self.engines, &self.config, model, 1).is_some();
+        self.models().into_keys().any(usable)
     }
 
     /// Whether the engine would be selected without reservations.
@@ -124,10 +147,10 @@ impl RouterCore {
 
     // Arrival and waiting.
 
-    fn arrive(&mut self, now: Time, id: RequestId, model: String, streaming: bool) {
+    fn arrive(&mut self, now: Time, id: RequestId, request: Request) {
         assert!(!self.requests.contains_key(&id), "{id:?} arrives twice");
         let full = self.requests.len() >= self.config.limits.max_requests;
-        self.requests.insert(id, Request::new(model, streaming, now));
+        self.requests.insert(id, request);
         // I11: reaching a limit is an answer.
         if full {
             return self.finish(id, RequestEnd::Failed(Failure::Overloaded));
@@ -139,7 +162,7 @@ impl RouterCore {
                 return self.finish(id, RequestEnd::Failed(Failure::Overloaded));
             }
             self.queue.push_back(id);
-            self.enter_waiting(id, RequestState::Queued { until: now + self.config.limits.queue });
+            self.enter_waiting(id, RequestState::Queued { until: now + self.config.limits.queue() });
         }
     }
 
@@ -191,9 +214,11 @@ impl RouterCore {
         self.outputs.push_back(Output::Answer { request, leg: id });
     }
 
-    fn leg_progress(&mut self, now: Time, id: LegId) {
-        if self.legs.get(&id).is_some_and(|leg| leg.phase == LegPhase::Streaming) {
-            self.enter_phase(now, id, LegPhase::Streaming);
+    /// `phase`: streaming, or blocked by the client.
+    fn leg_goes_on(&mut self, now: Time, id: LegId, phase: LegPhase) {
+        let is_answering = |leg: &Leg| matches!(leg.phase, LegPhase::Streaming | LegPhase::Blocked);
+        if self.legs.get(&id).is_some_and(is_answering) {
+            self.enter_phase(now, id, phase);
         }
     }
 
@@ -239,7 +264,7 @@ impl RouterCore {
 
     /// A leg whose connection the driver still holds.
     fn fail_open_leg(&mut self, now: Time, id: LegId, fault: LegFault) {
-        self.outputs.push_back(Output::DropLeg { leg: id });
+        self.outputs.push_back(Output::DropLeg { leg: id, fault: Some(fault) });
         self.leg_failed(now, id, fault);
     }
 
@@ -273,7 +298,7 @@ impl RouterCore {
         if select::has_fresh(now, &self.engines, plan, &request.model, &request.tried) {
             // It has waited its turn: in front, and whatever the queue's limit says (`max_requests` bounds it too).
             self.queue.push_front(id);
-            self.enter_waiting(id, RequestState::Queued { until: now + self.config.limits.queue });
+            self.enter_waiting(id, RequestState::Queued { until: now + self.config.limits.queue() });
         } else {
             let until = now + retry::pause(&self.config.limits, request.attempts);
             self.enter_waiting(id, RequestState::Paused { until });
@@ -304,7 +329,7 @@ impl RouterCore {
         let live: Vec<LegId> = self.request(id).attempt().into_iter().flat_map(Attempt::live_legs).collect();
         for leg in live {
             self.close_leg(leg);
-            self.outputs.push_back(Output::DropLeg { leg });
+            self.outputs.push_back(Output::DropLeg { leg, fault: None });
         }
     }
 
@@ -339,11 +364,12 @@ impl RouterCore {
             match reason {
                 Reason::Connect(leg) => self.fail_open_leg(now, leg, LegFault::Connect),
                 Reason::Answer(leg) | Reason::Idle(leg) => self.fail_open_leg(now, leg, LegFault::TimedOut),
+                Reason::ClientStall(leg) => self.finish(self.legs[&leg].request, RequestEnd::ClientGone),
                 Reason::Queue(id) => self.finish(id, RequestEnd::Failed(Failure::Overloaded)),
                 Reason::Pause(id) => {
                     self.remove_request_timer(id);
                     self.queue.push_front(id);
-                    let until = now + self.config.limits.queue;
+                    let until = now + self.config.limits.queue();
                     self.enter_waiting(id, RequestState::Queued { until });
                 }
             }

@@ -94,19 +94,19 @@ pub(crate) fn choose_plan(
     engines: &EngineTable,
     config: &RoutingConfig,
     model: &str,
+    sequences: u32,
 ) -> Result<&'static Plan, Failure> {
     if engines.knows_anything() && !engines.knows_model(model) {
         return Err(Failure::UnknownModel);
     }
+    let usable = usable_plan(now, engines, config, model, sequences);
     let missing = |plan: &Plan| missing_kind(now, engines, plan, model, Standing::Unhealthy);
-    let wanted = config.strategy.plan();
-    let [first, second] = [wanted, &Plan::WHOLE].map(missing);
-    match (usable_plan(now, engines, config, model), first, second) {
-        (Some(plan), _, _) => Ok(plan),
-        (None, None, _) => Ok(wanted),
-        (None, Some(_), None) => Ok(&Plan::WHOLE),
-        (None, Some(kind), Some(_)) => Err(Failure::NoEngine { kind }),
-    }
+    let last_resort = || plans(config, sequences).find(|plan| missing(plan).is_none());
+    usable.or_else(last_resort).ok_or_else(|| match missing(config.strategy.plan()) {
+        Some(kind) => Failure::NoEngine { kind },
+        // Its engines are there; what is wrong is the request.
+        None => Failure::OneSequenceOnly,
+    })
 }
 
 /// The plan for which each kind of leg has an engine that takes requests, as far as its probes say.
@@ -115,9 +115,16 @@ pub(crate) fn usable_plan(
     engines: &EngineTable,
     config: &RoutingConfig,
     model: &str,
+    sequences: u32,
 ) -> Option<&'static Plan> {
     let usable = |plan: &&Plan| missing_kind(now, engines, plan, model, Standing::Avoided).is_none();
-    [config.strategy.plan(), &Plan::WHOLE].into_iter().find(usable)
+    plans(config, sequences).find(usable)
+}
+
+/// The plans to consider, best first. A handle is of one sequence, so several cannot be handed over.
+fn plans(config: &RoutingConfig, sequences: u32) -> impl Iterator<Item = &'static Plan> {
+    let plans = [config.strategy.plan(), &Plan::WHOLE].into_iter();
+    plans.filter(move |plan| sequences == 1 || plan.mode.is_none())
 }
 
 /// The first kind of leg that has no engine of at least this standing.
@@ -278,7 +285,7 @@ mod tests {
 
     #[test]
     fn the_plan_falls_back_to_engines_of_role_both() {
-        let choose = |bench: &Bench| choose_plan(Time(1), &bench.table, &bench.config, "tiny");
+        let choose = |bench: &Bench| choose_plan(Time(1), &bench.table, &bench.config, "tiny", 1);
         let mut bench = Bench::new(&[EngineRole::Prefill, EngineRole::Decode, EngineRole::Both]);
         assert_eq!(choose(&bench), Ok(&Plan::PUSH));
         for _ in 0..3 {
@@ -292,7 +299,16 @@ mod tests {
         assert_eq!(choose(&Bench::new(&[EngineRole::Both])), Ok(&Plan::WHOLE));
         let missing = Failure::NoEngine { kind: LegKind::Decode };
         assert_eq!(choose(&Bench::new(&[EngineRole::Prefill])), Err(missing));
-        let unknown = choose_plan(Time(1), &bench.table, &bench.config, "other");
+        let unknown = choose_plan(Time(1), &bench.table, &bench.config, "other", 1);
         assert_eq!(unknown, Err(Failure::UnknownModel));
+    }
+
+    #[test]
+    fn several_sequences_are_never_handed_over() {
+        let choose = |bench: &Bench| choose_plan(Time(1), &bench.table, &bench.config, "tiny", 2);
+        let all = Bench::new(&[EngineRole::Prefill, EngineRole::Decode, EngineRole::Both]);
+        assert_eq!(choose(&all), Ok(&Plan::WHOLE));
+        let pair = Bench::new(&[EngineRole::Prefill, EngineRole::Decode]);
+        assert_eq!(choose(&pair), Err(Failure::OneSequenceOnly));
     }
 }

@@ -30,6 +30,7 @@ enum Op {
     Connected(usize),
     FirstByte(usize),
     Progress(usize),
+    Blocked(usize),
     Ended(usize, bool),
     Failed(usize, LegFault),
     Probed { engine: u32, restarted: bool, waiting: u32 },
@@ -56,6 +57,7 @@ fn op() -> impl Strategy<Value = Op> {
         3 => any::<usize>().prop_map(Op::Connected),
         5 => any::<usize>().prop_map(Op::FirstByte),
         1 => any::<usize>().prop_map(Op::Progress),
+        1 => any::<usize>().prop_map(Op::Blocked),
         6 => (any::<usize>(), prop::bool::weighted(0.9)).prop_map(|(leg, handle)| Op::Ended(leg, handle)),
         4 => (any::<usize>(), fault).prop_map(|(leg, fault)| Op::Failed(leg, fault)),
         2 => (engine.clone(), prop::bool::weighted(0.3), 0..5u32)
@@ -98,7 +100,7 @@ impl World {
             max_requests: 12,
             max_queued: 4,
             max_legs_per_engine: 2,
-            queue: Duration::from_millis(400),
+            queue_ms: 400,
             ..Limits::default()
         };
         let engines = ROLES.to_vec();
@@ -130,11 +132,14 @@ impl World {
             Op::Arrive { streaming, known_model } => {
                 self.arrived += 1;
                 let model = if *known_model { "tiny" } else { "other" }.to_owned();
-                Some(Input::Arrive { request: RequestId(self.arrived), model, streaming: *streaming })
+                let (request, sequences) =
+                    (RequestId(self.arrived), 1 + u32::from(self.arrived.is_multiple_of(16)));
+                Some(Input::Arrive { request, model: Some(model), streaming: *streaming, sequences })
             }
             Op::Gone(n) => Some(Input::ClientGone { request: RequestId(*n as u64 % (self.arrived + 1)) }),
             Op::Connected(n) => leg(n).map(|leg| Input::LegConnected { leg }),
             Op::FirstByte(n) => leg(n).map(|leg| Input::LegFirstByte { leg }),
+            Op::Blocked(n) => leg(n).map(|leg| Input::LegBlocked { leg }),
             Op::Progress(n) => leg(n).map(|leg| Input::LegProgress { leg }),
             Op::Ended(n, handle) => leg(n).map(|leg| Input::LegEnded { leg, handle: *handle }),
             Op::Failed(n, fault) => leg(n).map(|leg| Input::LegFailed { leg, fault: *fault }),
@@ -195,7 +200,7 @@ impl World {
     fn see(&mut self, output: Output, cause: &Input) {
         match output {
             Output::StartLeg(start) => self.see_start(start),
-            Output::DropLeg { leg } => {
+            Output::DropLeg { leg, .. } => {
                 assert!(self.legs.contains_key(&leg), "{leg:?} is dropped, but not live");
                 self.leg_over(leg);
             }

@@ -41,7 +41,8 @@ fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// The best of several rounds, in GB/s: what else the machine does only makes it slower. The first touches the pages.
+/// The best of several rounds, in GB/s: what else the machine does only makes it slower. The first touches
+/// the pages.
 fn rate(mut round: impl FnMut()) -> f64 {
     round();
     let seconds = (0..ROUNDS).map(|_| {

@@ -18,9 +18,10 @@ impl Run {
     /// Copies the run between the two regions that begin at `local` and `remote`.
     ///
     /// # Safety
-    /// Both regions must stay mapped, and hold `len` bytes from the run's offset. They must not overlap. Nobody else may
-    /// write the source or touch the destination meanwhile; between engines, leases see to that (I3). A peer that breaks
-    /// this rule gets torn bytes: no value here is interpreted, so it cannot do more.
+    /// Both regions must stay mapped, and hold `len` bytes from the run's offset. They must not overlap.
+    /// Nobody else may write the source or touch the destination meanwhile; between engines, leases see to
+    /// that (I3). A peer that breaks this rule gets torn bytes: no value here is interpreted, so it cannot do
+    /// more.
     pub unsafe fn copy(&self, local: NonNull<u8>, remote: NonNull<u8>) {
         // SAFETY: both offsets are inside their regions (caller).
         let (local, remote) =
@@ -34,9 +35,9 @@ impl Run {
     }
 }
 
-/// From this length on, stores go past the caches. KV that moves is far larger than a cache and not read soon, so an ordinary
-/// store only fetches lines in order to overwrite them, and drives out what the engine computes with. Measured on Zen 3:
-/// 1.4 to 1.6 times the rate of memcpy from 4 KiB to 1 MiB.
+/// From this length on, stores go past the caches. KV that moves is far larger than a cache and not read
+/// soon, so an ordinary store only fetches lines in order to overwrite them, and drives out what the engine
+/// computes with. Measured on Zen 3: 1.4 to 1.6 times the rate of memcpy from 4 KiB to 1 MiB.
 #[cfg(target_arch = "x86_64")]
 const STREAM_FROM_BYTES: usize = 4096;
 
@@ -63,7 +64,8 @@ unsafe fn stream_bytes(from: *const u8, to: *mut u8, len: usize) {
 
     let head = to.align_offset(VECTOR).min(len);
     let bulk = (len - head) / STEP * STEP;
-    // SAFETY: head, bulk and tail are inside the `len` bytes; from `head` on, `to` is aligned for streaming stores.
+    // SAFETY: head, bulk and tail are inside the `len` bytes; from `head` on, `to` is aligned for streaming
+    // stores.
     unsafe {
         copy_nonoverlapping(from, to, head);
         for at in (head..head + bulk).step_by(STEP) {
@@ -76,7 +78,8 @@ unsafe fn stream_bytes(from: *const u8, to: *mut u8, len: usize) {
             _mm256_stream_si256(target.add(3), d);
         }
         copy_nonoverlapping(from.add(head + bulk), to.add(head + bulk), len - head - bulk);
-        // Streaming stores are not ordered with what follows: without this, a notification could overtake the bytes.
+        // Streaming stores are not ordered with what follows: without this, a notification could overtake the
+        // bytes.
         _mm_sfence();
     }
 }

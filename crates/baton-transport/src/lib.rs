@@ -1,4 +1,6 @@
-//! Bytes between registered memories: within a process, between processes of a host.
+//! Bytes between registered memories: within a process ([`memory`]), between processes of a host ([`shm`]).
+//!
+//! A [`Transport`] is owned by one thread; [`TransferThread`] is that thread for whoever moves KV blocks.
 
 mod copy;
 mod lists;

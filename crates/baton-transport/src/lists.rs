@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::transport::{Descriptor, ListId, TransportError, TransportLimits};
 
-/// The lists over one region. Every descriptor in them lies inside the region: a post only has to check indices.
+/// The lists over one region. Every descriptor in them lies inside the region: a post only has to check
+/// indices.
 #[derive(Debug)]
 pub(crate) struct Lists {
     region_bytes: u64,

@@ -20,7 +20,8 @@ pub struct MemoryHub {
 }
 
 impl MemoryHub {
-    /// At most this many notifications wait in front of an agent; its peers' posts are done when theirs are accepted.
+    /// At most this many notifications wait in front of an agent; its peers' posts are done when theirs are
+    /// accepted.
     const MAX_MAIL: usize = 1024;
 
     pub fn new() -> Arc<Self> {
@@ -61,15 +62,17 @@ struct Seat {
     key: u64,
     id: EngineId,
     region: Arc<dyn MemoryRegion>,
-    /// Who may touch the region, and since which admission. A peer copies a slice under the read lock: whoever holds the
-    /// write lock and takes a guest off knows that nothing of the guest is in flight any more. That is this transport's fence.
+    /// Who may touch the region, and since which admission. A peer copies a slice under the read lock:
+    /// whoever holds the write lock and takes a guest off knows that nothing of the guest is in flight any
+    /// more. That is this transport's fence.
     guests: RwLock<BTreeMap<EngineId, u64>>,
     mail: Mutex<VecDeque<(EngineId, Vec<u8>)>>,
     gone: AtomicBool,
     bell: Arc<Bell>,
 }
 
-/// A panic elsewhere leaves tables that are whole (each is changed in one step), so a poisoned lock is as good as another.
+/// A panic elsewhere leaves tables that are whole (each is changed in one step), so a poisoned lock is as
+/// good as another.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -176,8 +179,8 @@ impl Peer {
             return;
         }
         let (local, remote) = (own.base(), self.seat.region.base());
-        // SAFETY: prepared lists lie inside the two regions; both are kept by an `Arc` and do not overlap (`sit_down`); the
-        // peer admits us for as long as `guests` is locked.
+        // SAFETY: prepared lists lie inside the two regions; both are kept by an `Arc` and do not overlap
+        // (`sit_down`); the peer admits us for as long as `guests` is locked.
         self.posts.copy_slice(|run| unsafe { run.copy(local, remote) });
     }
 

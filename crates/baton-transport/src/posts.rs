@@ -9,7 +9,8 @@ use crate::transport::{
     Descriptor, Direction, Event, MAX_NOTIFICATION, MAX_PAIRS, Post, PostId, TransportError,
 };
 
-/// How much is copied for one peer before the others, and whoever waits for the poll, get their turn: below 0.1 ms.
+/// How much is copied for one peer before the others, and whoever waits for the poll, get their turn: about
+/// 0.1 ms.
 pub(crate) const SLICE_BYTES: usize = 512 << 10;
 
 /// A post of which bytes are still to be copied.
@@ -57,7 +58,8 @@ impl Copying {
         self.next_pair == self.pairs.len()
     }
 
-    /// The next bytes to copy, at most `max_bytes` (not 0): neighbouring pairs become one run. None when nothing is left.
+    /// The next bytes to copy, at most `max_bytes` (not 0): neighbouring pairs become one run. None when
+    /// nothing is left.
     fn next_run(&mut self, max_bytes: usize) -> Option<Run> {
         let mut run: Option<Run> = None;
         while let Some(&(l, r)) = self.pairs.get(self.next_pair) {
@@ -123,8 +125,8 @@ impl PostQueue {
         !self.copying.is_empty()
     }
 
-    /// Copies at most [`SLICE_BYTES`]. The post in front goes to the end afterwards, so that a long one delays a short one
-    /// by a slice and not by its length.
+    /// Copies at most [`SLICE_BYTES`]. The post in front goes to the end afterwards, so that a long one
+    /// delays a short one by a slice and not by its length.
     pub fn copy_slice(&mut self, mut copy: impl FnMut(Run)) {
         let mut budget = SLICE_BYTES;
         while budget > 0 {

@@ -1,16 +1,18 @@
-//! `shm`: engines of one host and user. The initiator copies directly between its own pool and the peer's: one copy.
+//! `shm`: engines of one host and user. The initiator copies directly between its own pool and the peer's:
+//! one copy.
 //!
-//! Each agent keeps its region in a sealed memory file and listens on an abstract Unix socket; [`Transport::metadata`] names
-//! the socket and carries a random token. To reach a peer an agent connects, shows the token, and is handed the file. What is
-//! copied in is announced on the same connection.
+//! Each agent keeps its region in a sealed memory file and listens on an abstract Unix socket;
+//! [`Transport::metadata`] names the socket and carries a random token. To reach a peer an agent connects,
+//! shows the token, and is handed the file. What is copied in is announced on the same connection.
 //!
 //! # The fence
-//! [`Event::PeerLost`] must mean that nothing the peer posted can touch our memory any more, because blocks are reused on
-//! it (I3). It rests on one rule: *a connection that was handed a region is held for as long as that region is mapped*.
-//! An agent that lets go unmaps first and closes then; when a process dies, in whatever way, the kernel takes the memory of
-//! all its threads before it closes its files. Either way the end of the connection says that the mapping is gone. A process
-//! that is alive but does not run (stopped, swapped out) keeps the connection open and us waiting, rightly: once it runs
-//! again, its next store may hit our memory.
+//! [`Event::PeerLost`] must mean that nothing the peer posted can touch our memory any more, because blocks
+//! are reused on it (I3). It rests on one rule: *a connection that was handed a region is held for as long as
+//! that region is mapped*. An agent that lets go unmaps first and closes then; when a process dies, in
+//! whatever way, the kernel takes the memory of all its threads before it closes its files. Either way the
+//! end of the connection says that the mapping is gone. A process that is alive but does not run (stopped,
+//! swapped out) keeps the connection open and us waiting, rightly: once it runs again, its next store may hit
+//! our memory.
 //!
 //! Both agents must be in one network namespace (that is where abstract names live) and run as one user.
 

@@ -55,8 +55,9 @@ const MAX_COMMANDS_AT_ONCE: usize = 64;
 /// Nothing depends on it: whatever happens wakes the thread.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Gives the thread its commands. No call waits: what comes of a command is an [`Event`] in the sink. The error of a call
-/// means that the command was not taken, because too many wait or the thread has ended. Dropping it stops the thread.
+/// Gives the thread its commands. No call waits: what comes of a command is an [`Event`] in the sink. The
+/// error of a call means that the command was not taken, because too many wait or the thread has ended.
+/// Dropping it stops the thread.
 #[derive(Debug)]
 pub struct TransferHandle {
     commands: SyncSender<Command>,
@@ -66,12 +67,14 @@ pub struct TransferHandle {
 }
 
 impl TransferHandle {
-    /// Adds a peer whose pool has `blocks` blocks of the same size as ours. [`Event::PeerRefused`] if that cannot be.
+    /// Adds a peer whose pool has `blocks` blocks of the same size as ours. [`Event::PeerRefused`] if that
+    /// cannot be.
     pub fn add_peer(&self, peer: EngineId, metadata: Vec<u8>, blocks: u32) -> Result<(), TransportError> {
         self.send(Command::AddPeer { peer, metadata, blocks })
     }
 
-    /// [`Event::Failed`] for each post in flight to the peer, and [`Event::PeerLost`] once its blocks are safe from it.
+    /// [`Event::Failed`] for each post in flight to the peer, and [`Event::PeerLost`] once its blocks are
+    /// safe from it.
     pub fn remove_peer(&self, peer: EngineId) -> Result<(), TransportError> {
         self.send(Command::RemovePeer(peer))
     }
@@ -81,7 +84,8 @@ impl TransferHandle {
         self.send(Command::Post(post))
     }
 
-    /// Ends the thread: posts that are in flight or waiting fail, paths are torn down. When it returns, no event follows.
+    /// Ends the thread: posts that are in flight or waiting fail, paths are torn down. When it returns, no
+    /// event follows.
     pub fn stop(self) {}
 
     fn send(&self, command: Command) -> Result<(), TransportError> {
@@ -119,8 +123,8 @@ pub struct TransferThread<F> {
 }
 
 impl<F: Fn(Event) + Send + 'static> TransferThread<F> {
-    /// Starts the thread `baton-transfer` on a transport whose region, registered before, holds `pool`. `sink` gets every
-    /// event; it runs on the thread, so it must only pass them on.
+    /// Starts the thread `baton-transfer` on a transport whose region, registered before, holds `pool`.
+    /// `sink` gets every event; it runs on the thread, so it must only pass them on.
     pub fn spawn(
         mut transport: Box<dyn Transport>,
         pool: BlockPool,
@@ -152,7 +156,8 @@ impl<F: Fn(Event) + Send + 'static> TransferThread<F> {
             let taken = self.obey_some();
             let more = self.transport.poll(&mut events);
             events.drain(..).for_each(|event| self.report(event));
-            // A command sent since the last sleep has rung the waker; only those left over from before it have not.
+            // A command sent since the last sleep has rung the waker; only those left over from before it
+            // have not.
             if !more && taken < MAX_COMMANDS_AT_ONCE {
                 self.transport.wait(IDLE);
             }

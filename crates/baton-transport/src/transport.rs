@@ -1,5 +1,5 @@
-//! The seam to whatever moves bytes between registered memories. Shaped after NIXL: register, exchange opaque metadata, prepare
-//! descriptor lists, post, poll.
+//! The seam to whatever moves bytes between registered memories. Shaped after NIXL: register, exchange opaque
+//! metadata, prepare descriptor lists, post, poll.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,7 +23,8 @@ pub enum Direction {
     Write,
 }
 
-/// A prepared list of descriptors, ours or a peer's. Posts name entries by their index, so that nothing is set up per post.
+/// A prepared list of descriptors, ours or a peer's. Posts name entries by their index, so that nothing is
+/// set up per post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ListId(pub u32);
 
@@ -41,7 +42,8 @@ pub struct Post {
     pub remote: ListId,
     /// `(index in local, index in remote)`.
     pub pairs: Vec<(u32, u32)>,
-    /// Delivered to the peer after every byte of a write (or read) is in place; at most [`MAX_NOTIFICATION`] bytes.
+    /// Delivered to the peer after every byte of a write (or read) is in place; at most [`MAX_NOTIFICATION`]
+    /// bytes.
     pub notify: Option<Vec<u8>>,
 }
 
@@ -79,12 +81,14 @@ pub enum Event {
     Done(PostId),
     /// The post is over and moved all, some or none of its bytes. Nothing of it is in flight any more.
     Failed(PostId, TransportError),
-    /// A peer's post into or out of our memory is complete. The bytes are the peer's: whoever reads them must check them.
+    /// A peer's post into or out of our memory is complete. The bytes are the peer's: whoever reads them must
+    /// check them.
     Notified { peer: EngineId, bytes: Vec<u8> },
     /// The path to the peer is torn down: nothing it posted can touch our memory any more, nor ours its.
     /// It may be added again from now on.
     PeerLost(EngineId),
-    /// The peer could not be added. Only from a [`TransferThread`](crate::TransferThread), which adds peers for somebody else.
+    /// The peer could not be added. Only from a [`TransferThread`](crate::TransferThread), which adds peers
+    /// for somebody else.
     PeerRefused(EngineId, TransportError),
 }
 
@@ -107,17 +111,19 @@ pub enum TransportError {
     Io(String),
 }
 
-/// Bytes between registered memories. Owned by one thread, which posts, polls and sleeps in [`Transport::wait`].
+/// Bytes between registered memories. Owned by one thread, which posts, polls and sleeps in
+/// [`Transport::wait`].
 ///
-/// A post never blocks for longer than a slice of its copy takes; progress is made in [`Transport::poll`]. What a peer sends is
-/// checked: it can never make this side allocate without bound or touch memory outside its registered region.
+/// A post never blocks for longer than a slice of its copy takes; progress is made in [`Transport::poll`].
+/// What a peer sends is checked: it can never make this side allocate without bound or touch memory outside
+/// its registered region.
 ///
-/// Two agents reach each other's memory once *both* have added the other: until then posts wait, and a peer that does not
-/// answer within [`TransportLimits::handshake`] is lost. So nobody can touch the memory of an agent that did not ask for it, and
-/// a peer that has been removed stays out until it is added again.
+/// Two agents reach each other's memory once *both* have added the other: until then posts wait, and a peer
+/// that does not answer within [`TransportLimits::handshake`] is lost. So nobody can touch the memory of an
+/// agent that did not ask for it, and a peer that has been removed stays out until it is added again.
 ///
-/// The end of a path is seen by both sides: when one removes the other, dies, or breaks the transport's rules, the other
-/// gets [`Event::Failed`] for each post in flight to it and then [`Event::PeerLost`].
+/// The end of a path is seen by both sides: when one removes the other, dies, or breaks the transport's
+/// rules, the other gets [`Event::Failed`] for each post in flight to it and then [`Event::PeerLost`].
 pub trait Transport: Send + fmt::Debug {
     fn name(&self) -> &'static str;
 
@@ -127,12 +133,13 @@ pub trait Transport: Send + fmt::Debug {
     /// What a peer needs to reach our region: opaque to everybody but the same kind of transport.
     fn metadata(&self) -> Vec<u8>;
 
-    /// Makes a peer known; idempotent for equal metadata. An error while the old path to the same peer is still being torn
-    /// down: it can be added again after [`Event::PeerLost`].
+    /// Makes a peer known; idempotent for equal metadata. An error while the old path to the same peer is
+    /// still being torn down: it can be added again after [`Event::PeerLost`].
     fn add_peer(&mut self, peer: &EngineId, metadata: &[u8]) -> Result<(), TransportError>;
 
-    /// Tears the path to a peer down, with [`Event::Failed`] for each post in flight. [`Event::PeerLost`] follows once nothing
-    /// the peer posted can touch our memory any more, which for some transports needs the peer to let go or die.
+    /// Tears the path to a peer down, with [`Event::Failed`] for each post in flight. [`Event::PeerLost`]
+    /// follows once nothing the peer posted can touch our memory any more, which for some transports needs
+    /// the peer to let go or die.
     fn remove_peer(&mut self, peer: &EngineId);
 
     /// Prepares a list over our own region.
@@ -151,8 +158,8 @@ pub trait Transport: Send + fmt::Debug {
     /// Makes progress and appends what happened; true if there is more to do at once.
     fn poll(&mut self, events: &mut Vec<Event>) -> bool;
 
-    /// Sleeps until a peer may have sent something, another thread calls the waker, or `timeout` has passed; not at all if
-    /// the waker was called since the last sleep.
+    /// Sleeps until a peer may have sent something, another thread calls the waker, or `timeout` has passed;
+    /// not at all if the waker was called since the last sleep.
     fn wait(&mut self, timeout: Duration);
 
     /// Wakes the thread that sleeps in [`Transport::wait`].

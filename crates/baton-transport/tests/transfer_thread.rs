@@ -136,6 +136,8 @@ fn every_post_ends_once_also_when_the_thread_is_stopped() {
     for (a, b) in pairs_of_sides() {
         a.add(&b);
         b.add(&a);
+        a.handle.post(post(9999, &b, Direction::Write, &[], Some(b"first"))).unwrap();
+        assert_eq!(b.next(), Event::Notified { peer: a.id.clone(), bytes: b"first".to_vec() });
         let all: Vec<_> = (0..64).map(|i| (i, 63 - i)).collect();
         let sent =
             (0..3000).filter(|&id| a.handle.post(post(id, &b, Direction::Write, &all, None)).is_ok()).count();
@@ -151,8 +153,30 @@ fn every_post_ends_once_also_when_the_thread_is_stopped() {
             .collect();
         ended.sort_unstable();
         ended.dedup();
-        assert_eq!(ended.len(), sent);
+        assert_eq!(ended.len(), sent + 1);
         assert_eq!(b.next(), Event::PeerLost(a.id));
+    }
+}
+
+#[test]
+fn nothing_is_written_after_the_loss() {
+    for (a, b) in pairs_of_sides() {
+        let all: Vec<_> = (0..64).map(|i| (i, 63 - i)).collect();
+        for _ in 0..10 {
+            b.add(&a);
+            a.add(&b);
+            for id in 0..100 {
+                a.handle.post(post(id, &b, Direction::Write, &all, Some(b"n"))).unwrap();
+            }
+            // `a` copies on its own thread, and goes on while `b` shuts it out.
+            std::thread::sleep(Duration::from_millis(3));
+            b.handle.remove_peer(a.id.clone()).unwrap();
+            while b.next() != Event::PeerLost(a.id.clone()) {}
+            (0..64).for_each(|block| b.fill(block, 9));
+            std::thread::sleep(Duration::from_millis(2));
+            assert!((0..64).all(|block| b.ends_of(block) == (9, 9)));
+            while a.next() != Event::PeerLost(b.id.clone()) {}
+        }
     }
 }
 

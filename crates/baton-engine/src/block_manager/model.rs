@@ -103,7 +103,7 @@ impl Game {
             .filter(|(id, hash)| hashes[..hits].contains(hash) && self.state(**id) == BlockState::Free);
         let room = self.free() - revived.count();
         let total = tokens.div_ceil(BLOCK_TOKENS);
-        let admission = self.manager.admit(tokens, &[], &hashes, reserve);
+        let admission = self.manager.admit(tokens, &hashes, reserve);
         assert_eq!(admission.is_some(), total - hits + reserve <= room, "{total} {hits} {reserve} {room}");
         let Some(Admission { table, hit_blocks }) = admission else { return };
         assert_eq!((hit_blocks, table.len()), (hits, total));

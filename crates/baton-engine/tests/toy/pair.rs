@@ -32,13 +32,15 @@ pub struct Job {
 
 #[derive(Debug)]
 pub enum Happening {
-    Input(Input),
+    Input(Box<Input>),
     Submit {
         job: Job,
         transfer: TransferId,
         is_source: bool,
     },
     StepDone(Batch),
+    /// Every connection between the two breaks.
+    Cut,
     /// Copies the pairs; Moved with the last of them.
     Move {
         post: PostId,
@@ -90,6 +92,10 @@ pub fn config(node: usize, num_blocks: u32, block_tokens: u32) -> Config {
     config.max_running = 4;
     config.step_tokens = 8;
     config
+}
+
+fn proto(input: ProtoInput) -> Happening {
+    Happening::Input(Box::new(Input::Proto(input)))
 }
 
 impl Pair {
@@ -179,7 +185,7 @@ impl Pair {
                 return self.judge();
             }
         }
-        panic!("I8: never comes to an end:\n{}", &self.log[self.log.len() - 2_000..]);
+        panic!("I8: never comes to an end: {}", &self.log[self.log.len() - 2_000..]);
     }
 
     /// When neither engine has anything left to do but to let timers run out.
@@ -195,11 +201,16 @@ impl Pair {
 
     fn happen(&mut self, node: usize, happening: Happening) {
         match happening {
-            Happening::Input(input) => self.input(node, input),
+            Happening::Input(input) => self.input(node, *input),
             Happening::Submit { job, transfer, is_source } => self.submit(node, &job, transfer, is_source),
             Happening::StepDone(batch) => {
                 let result = self.nodes[node].runner.run(&batch).unwrap();
                 self.input(node, Input::Stepped(result));
+            }
+            Happening::Cut => {
+                for (node, conn) in std::mem::take(&mut self.wires).into_keys() {
+                    self.input(node, Input::Proto(ProtoInput::Closed { conn }));
+                }
             }
             Happening::Move { post, direction, pairs, end, notify } => {
                 self.copy(node, post, direction, pairs, end, notify);
@@ -279,8 +290,8 @@ impl Pair {
                 self.last.insert((node, ours), at);
                 self.last.insert((1 - node, theirs), at);
                 let connected = ProtoInput::Connected { address, conn: ours };
-                self.at(at, node, Happening::Input(Input::Proto(connected)));
-                self.at(at, 1 - node, Happening::Input(Input::Proto(ProtoInput::Accepted { conn: theirs })));
+                self.at(at, node, proto(connected));
+                self.at(at, 1 - node, proto(ProtoInput::Accepted { conn: theirs }));
             }
             ProtoOutput::Send { conn, message } => {
                 let frame = baton_proto::codec::encode(&message);
@@ -293,11 +304,13 @@ impl Pair {
                     self.dead.insert((side, post));
                 }
                 let at = self.now + self.delay(5);
-                self.at(at, node, Happening::Input(Input::Proto(ProtoInput::PathLost { engine })));
+                self.at(at, node, proto(ProtoInput::PathLost { engine }));
             }
             ProtoOutput::Post { post, direction, pairs, notify, .. } => {
                 self.posts.insert((node, post));
-                let (half, whole) = (self.now + self.delay(1), self.now + self.delay(3));
+                // Slow enough for blocks to change hands under a write that nobody wants any more.
+                let slow = self.dice.as_mut().map_or(0, |dice| dice.below(100));
+                let (half, whole) = (self.now + self.delay(1), self.now + self.delay(3 + slow));
                 let (first, second) = pairs.split_at(pairs.len() / 2);
                 let part = |pairs: &[_], end, notify| Happening::Move {
                     post,
@@ -314,10 +327,11 @@ impl Pair {
     }
 
     fn send(&mut self, node: usize, conn: ConnId, input: impl FnOnce(ConnId) -> ProtoInput) {
-        let (other, theirs) = self.wires[&(node, conn)];
+        // What is said on a connection that has broken is lost.
+        let Some(&(other, theirs)) = self.wires.get(&(node, conn)) else { return };
         let at = (self.now + self.delay(1)).max(self.last[&(other, theirs)]);
         self.last.insert((other, theirs), at);
-        self.at(at, other, Happening::Input(Input::Proto(input(theirs))));
+        self.at(at, other, proto(input(theirs)));
     }
 
     fn copy(
@@ -350,7 +364,7 @@ impl Pair {
         if let Some(bytes) = notify.filter(|_| ok) {
             let at = self.now + self.delay(1);
             let notified = ProtoInput::Notified { engine: engine_id(NAMES[node]), bytes };
-            self.at(at, 1 - node, Happening::Input(Input::Proto(notified)));
+            self.at(at, 1 - node, proto(notified));
         }
         self.input(node, Input::Proto(ProtoInput::Moved { post, ok }));
     }

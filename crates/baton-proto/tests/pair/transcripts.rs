@@ -59,17 +59,17 @@ fn pull() {
     world.run(Time::from_millis(100));
     world.assert_drained();
     expect![[r#"
-            0.465 D says Hello { version: 1, engine: D@0000000000000001, compat: 07070707 }
-            0.465 P says Hello { version: 1, engine: P@0000000000000001, compat: 07070707 }
-            0.984 P says Welcome { metadata: [0], blocks: 64 }
-            1.055 D says Welcome { metadata: [1], blocks: 64 }
-            1.219 D says Claim { transfer: xa, attempt: 0, first_block: 1, chain: [#804c4d5d, #30295ade, #d902556c] }
-            1.816 P says Granted { transfer: xa, attempt: 0, remaining: 3000ms, first_block: 1, blocks: [b1, b2], first_token: Some(42) }
-            2.861 D posts Read of [(b10, b1), (b11, b2)]
-            3.914 D hears Ready { transfer: xa, covered: 3, first_token: Some(42) }
-            3.914 D says Done { transfer: xa, notifications: 0, first_token: None }
-            4.864 P hears Released { transfer: xa, why: Done }
-            4.864 P says DoneAck { transfer: xa }
+        0.465   D says Hello { version: 1, engine: D@0000000000000001, compat: 07070707 }
+        0.465   P says Hello { version: 1, engine: P@0000000000000001, compat: 07070707 }
+        0.984   P says Welcome { metadata: [0], blocks: 64 }
+        1.055   D says Welcome { metadata: [1], blocks: 64 }
+        1.219   D says Claim { transfer: xa, attempt: 0, first_block: 1, chain: [#804c4d5d, #30295ade, #d902556c] }
+        1.816   P says Granted { transfer: xa, attempt: 0, remaining: 3000ms, first_block: 1, blocks: [b1, b2], first_token: Some(42) }
+        2.861   D posts Read of [(b10, b1), (b11, b2)]
+        3.914   D hears Ready { transfer: xa, covered: 3, first_token: Some(42) }
+        3.914   D says Done { transfer: xa, notifications: 0, first_token: None }
+        4.864   P hears Released { transfer: xa, why: Done }
+        4.864   P says DoneAck { transfer: xa }
     "#]].assert_eq(&world.log);
 }
 
@@ -85,19 +85,19 @@ fn push_registered_before_the_prefill_leg_comes() {
     world.run(Time::from_millis(100));
     world.assert_drained();
     expect![[r#"
-            0.465 D says Hello { version: 1, engine: D@0000000000000001, compat: 07070707 }
-            0.465 P says Hello { version: 1, engine: P@0000000000000001, compat: 07070707 }
-            0.984 P says Welcome { metadata: [0], blocks: 64 }
-            1.055 D says Welcome { metadata: [1], blocks: 64 }
-            1.219 D says Register { transfer: xa, first_block: 0 }
-           20.000 P says Claim { transfer: xa, attempt: 0, first_block: 0, chain: [#804c4d5d, #30295ade, #d902556c] }
-           21.045 D says Granted { transfer: xa, attempt: 0, remaining: 3000ms, first_block: 0, blocks: [b10, b11, b12], first_token: None }
-           21.578 P posts Write of [(b0, b10), (b1, b11)]
-           40.000 P posts Write of [(b2, b12)]
-           40.000 P says Done { transfer: xa, notifications: 2, first_token: Some(42) }
-           42.392 D hears Ready { transfer: xa, covered: 3, first_token: Some(42) }
-           42.392 D says DoneAck { transfer: xa }
-           44.131 P hears Released { transfer: xa, why: Done }
+        0.465   D says Hello { version: 1, engine: D@0000000000000001, compat: 07070707 }
+        0.465   P says Hello { version: 1, engine: P@0000000000000001, compat: 07070707 }
+        0.984   P says Welcome { metadata: [0], blocks: 64 }
+        1.055   D says Welcome { metadata: [1], blocks: 64 }
+        1.219   D says Register { transfer: xa, first_block: 0 }
+        20.000  P says Claim { transfer: xa, attempt: 0, first_block: 0, chain: [#804c4d5d, #30295ade, #d902556c] }
+        21.045  D says Granted { transfer: xa, attempt: 0, remaining: 3000ms, first_block: 0, blocks: [b10, b11, b12], first_token: None }
+        21.578  P posts Write of [(b0, b10), (b1, b11)]
+        40.000  P posts Write of [(b2, b12)]
+        40.000  P says Done { transfer: xa, notifications: 2, first_token: Some(42) }
+        42.392  D hears Ready { transfer: xa, covered: 3, first_token: Some(42) }
+        42.392  D says DoneAck { transfer: xa }
+        44.131  P hears Released { transfer: xa, why: Done }
     "#]].assert_eq(&world.log);
 }
 
@@ -127,12 +127,12 @@ fn an_aborted_push_quarantines_until_the_writer_has_answered() {
     let tail: String =
         world.log.lines().skip_while(|line| !line.contains("posts")).map(|l| format!("{l}\n")).collect();
     expect![[r#"
-           20.000 P posts Write of [(b0, b10), (b1, b11)]
-           20.000 D hears Failed { transfer: xa, why: Cancelled, quarantined: true }
-           20.000 D says Abort { transfer: xa }
-           22.390 P hears Released { transfer: xa, why: PeerAborted }
-           22.390 P says Aborted { transfer: xa }
-           23.174 D hears Released { transfer: xa, why: Cancelled }
+        20.000  P posts Write of [(b0, b10), (b1, b11)]
+        20.000  D hears Failed { transfer: xa, why: Cancelled, quarantined: true }
+        20.000  D says Abort { transfer: xa }
+        22.390  P hears Released { transfer: xa, why: PeerAborted }
+        22.390  P says Aborted { transfer: xa }
+        23.174  D hears Released { transfer: xa, why: Cancelled }
     "#]]
     .assert_eq(&tail);
 }

@@ -372,7 +372,7 @@ impl World {
     }
 
     fn note(&mut self, node: usize, what: &str) {
-        self.log += &format!("{:>9.3} {} {what}\n", self.now.0 as f64 / 1e6, self.nodes[node].name);
+        self.log += &format!("{:<7.3} {} {what}\n", self.now.0 as f64 / 1e6, self.nodes[node].name);
     }
 
     /// I8: after a time without faults nothing is left anywhere.

@@ -34,6 +34,11 @@ pub fn config(strategy: Strategy, engines: &[EngineRole], limits: Limits) -> Rou
     RoutingConfig { engines: engines.to_vec(), strategy, policy: PolicyKind::RoundRobin, limits }
 }
 
+pub fn arrival(request: u64) -> Input {
+    let (request, model) = (RequestId(request), Some("tiny".to_owned()));
+    Input::Arrive { request, model, streaming: true, sequences: 1 }
+}
+
 impl Script {
     /// A core whose engines have all been probed well.
     pub fn new(strategy: Strategy, engines: &[EngineRole]) -> Self {
@@ -71,8 +76,8 @@ impl Script {
     }
 
     pub fn arrive(&mut self, request: u64) -> &mut Self {
-        let input = Input::Arrive { request: RequestId(request), model: "tiny".into(), streaming: true };
-        self.input(input)
+        writeln!(self.log, "{}ms > Arrive r{request}", self.now.0 / 1_000_000).unwrap();
+        self.feed(arrival(request))
     }
 
     pub fn gone(&mut self, request: u64) -> &mut Self {

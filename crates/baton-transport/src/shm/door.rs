@@ -64,7 +64,8 @@ impl Door {
         }
     }
 
-    /// Reads from a stranger; returns who it is when it has just said so. None also if the link is not a stranger's.
+    /// Reads from a stranger; returns who it is when it has just said so. None also if the link is not a
+    /// stranger's.
     pub fn read(&mut self, key: u64, sockets: &Sockets) -> Option<EngineId> {
         let stranger = self.strangers.get_mut(&key)?;
         match stranger.link.receive() {

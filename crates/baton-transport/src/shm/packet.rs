@@ -17,7 +17,8 @@ pub(super) const MAX_PACKET: usize = 512;
 
 pub(super) type Token = [u8; 16];
 
-/// How to reach an agent, and the length of what it shares. The token shows that whoever connects was told by the agent.
+/// How to reach an agent, and the length of what it shares. The token shows that whoever connects was told by
+/// the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Metadata {
     pub socket: [u8; 16],

@@ -1,7 +1,7 @@
 //! A peer: our way into its memory, its way into ours.
 //!
-//! Each way is a connection of its own, made by the side that will copy. The accepting side hands its region over on it, so a
-//! connection *is* a right to touch memory, and its end is the end of the right.
+//! Each way is a connection of its own, made by the side that will copy. The accepting side hands its region
+//! over on it, so a connection *is* a right to touch memory, and its end is the end of the right.
 
 use std::time::{Duration, Instant};
 
@@ -125,7 +125,8 @@ impl Peer {
         self.leaving && self.incoming.is_none()
     }
 
-    /// Whether a connection of the peer's is to be let in. At most one: a second one would make the first one's end no fence.
+    /// Whether a connection of the peer's is to be let in. At most one: a second one would make the first
+    /// one's end no fence.
     pub fn awaits_incoming(&self) -> bool {
         !self.leaving && self.incoming.is_none()
     }
@@ -162,8 +163,9 @@ impl Peer {
             }
             Received::Packet(..) | Received::Garbage => self.leave(self.gone(), sockets, events),
             Received::End => {
-                // The fence. A process closes this connection when it has let go of the mapping, and a dying one loses its
-                // memory, all threads of it, before its files: nothing of the peer can touch our region any more.
+                // The fence. A process closes this connection when it has let go of the mapping, and a dying
+                // one loses its memory, all threads of it, before its files: nothing of the peer can touch
+                // our region any more.
                 if let Some(link) = self.incoming.take() {
                     sockets.close(link);
                 }
@@ -198,8 +200,8 @@ impl Peer {
         }
     }
 
-    /// Lets go of the peer's memory, and asks the peer to let go of ours. Both are said by closing: our own connection, and
-    /// our direction of the peer's.
+    /// Lets go of the peer's memory, and asks the peer to let go of ours. Both are said by closing: our own
+    /// connection, and our direction of the peer's.
     pub fn leave(&mut self, why: TransportError, sockets: &Sockets, events: &mut Vec<Event>) {
         if self.leaving {
             return;
@@ -222,8 +224,8 @@ impl Peer {
     #[allow(unsafe_code)]
     pub fn copy_slice(&mut self, own: &dyn MemoryRegion) {
         if let Outgoing::Open { mapping, .. } = &self.outgoing {
-            // SAFETY: prepared lists lie inside our region and inside the length that the mapping has; both stay mapped while
-            // they are borrowed. Two mappings at different addresses do not overlap.
+            // SAFETY: prepared lists lie inside our region and inside the length that the mapping has; both
+            // stay mapped while they are borrowed. Two mappings at different addresses do not overlap.
             self.posts.copy_slice(|run| unsafe { run.copy(own.base(), mapping.base()) });
         }
     }

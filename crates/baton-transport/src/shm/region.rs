@@ -14,8 +14,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 /// With these a file keeps its length for good, so that no access to a mapping of it can end in SIGBUS.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// A region in a memory file without a name: nothing in `/dev/shm`, and nothing left when the last process that maps it
-/// ends, however it ends.
+/// A region in a memory file without a name: nothing in `/dev/shm`, and nothing left when the last process
+/// that maps it ends, however it ends.
 #[derive(Debug)]
 pub struct ShmRegion {
     mapping: Mapping,
@@ -28,7 +28,8 @@ impl ShmRegion {
         Self::with_pages(len, false)
     }
 
-    /// A zeroed region whose pages are all allocated now: what is missing shows here and not in the middle of a step.
+    /// A zeroed region whose pages are all allocated now: what is missing shows here and not in the middle of
+    /// a step.
     pub fn populated(len: usize) -> io::Result<Self> {
         Self::with_pages(len, true)
     }
@@ -49,7 +50,8 @@ impl ShmRegion {
     }
 }
 
-// SAFETY: the mapping is this value's, page-aligned, zeroed by the kernel, of a file that cannot shrink, and lives as long.
+// SAFETY: the mapping is this value's, page-aligned, zeroed by the kernel, of a file that cannot shrink, and
+// lives as long.
 #[allow(unsafe_code)]
 unsafe impl MemoryRegion for ShmRegion {
     fn base(&self) -> NonNull<u8> {
@@ -88,9 +90,9 @@ impl Mapping {
 
     /// Maps a peer's region.
     ///
-    /// A peer could hand over any file: only one that is sealed against resizing, and as long as was agreed, can never make
-    /// us fault. A child that this process forks must not inherit the mapping: the connection that is the peer's fence could
-    /// be closed while the child still writes.
+    /// A peer could hand over any file: only one that is sealed against resizing, and as long as was agreed,
+    /// can never make us fault. A child that this process forks must not inherit the mapping: the connection
+    /// that is the peer's fence could be closed while the child still writes.
     pub fn of_peer(file: impl AsFd, len: u64) -> io::Result<Self> {
         let invalid = |why| io::Error::new(io::ErrorKind::InvalidData, why);
         let seals = fcntl_get_seals(&file).map_err(|_| invalid("the peer's region is not a memory file"))?;
@@ -121,7 +123,8 @@ impl Mapping {
 #[allow(unsafe_code)]
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new` with this length; whoever copies into it borrows this value or what owns it.
+        // SAFETY: mapped in `new` with this length; whoever copies into it borrows this value or what owns
+        // it.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "a mapping ends once");
     }

@@ -47,14 +47,14 @@ pub(super) fn listen_on(name: &[u8]) -> Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
-/// Whether the process at the other end runs as our user. Abstract names have no permissions, so whoever is on the host may
-/// connect, or take the name of an agent that is gone; the kernel tells who did.
+/// Whether the process at the other end runs as our user. Abstract names have no permissions, so whoever is
+/// on the host may connect, or take the name of an agent that is gone; the kernel tells who did.
 #[allow(unsafe_code)]
 fn is_our_user(fd: BorrowedFd<'_>) -> bool {
     let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // Not by rustix: its credentials cannot hold the process id 0, which is what a peer in another pid namespace has.
-    // SAFETY: the pointers are to a `ucred` and its length, which is what SO_PEERCRED writes.
+    // Not by rustix: its credentials cannot hold the process id 0, which is what a peer in another pid
+    // namespace has. SAFETY: the pointers are to a `ucred` and its length, which is what SO_PEERCRED writes.
     let rc = unsafe {
         libc::getsockopt(
             fd.as_raw_fd(),
@@ -70,8 +70,8 @@ fn is_our_user(fd: BorrowedFd<'_>) -> bool {
 impl Link {
     /// Sends a packet whole or not at all. `WouldBlock` when the other end does not read.
     ///
-    /// Every copy before it is visible to whoever receives it: both calls take the kernel's lock on the socket's queue, and
-    /// our copies are plain stores, which no compiler moves past a system call.
+    /// Every copy before it is visible to whoever receives it: both calls take the kernel's lock on the socket's
+    /// queue, no compiler moves a store past a system call, and streaming stores were fenced where they were made.
     pub fn send(&self, packet: &Packet, file: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -100,7 +100,8 @@ impl Link {
         let message = loop {
             match recvmsg(&self.fd, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
                 Ok(message) => break message,
-                // The other end was closed before it had read everything; what it sent is still to be read, then the end.
+                // The other end was closed before it had read everything; what it sent is still to be read,
+                // then the end.
                 Err(Errno::INTR | Errno::CONNRESET) => {}
                 Err(_) => return Received::Nothing,
             }

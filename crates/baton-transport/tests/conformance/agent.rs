@@ -46,7 +46,8 @@ impl Agent {
 
     pub fn bytes(&self, offset: usize, len: usize) -> Vec<u8> {
         assert!(offset + len <= self.region.len());
-        // SAFETY: inside the region; a peer that writes meanwhile gives wrong bytes, which is what a test looks for.
+        // SAFETY: inside the region; a peer that writes meanwhile gives wrong bytes, which is what a test
+        // looks for.
         (offset..offset + len)
             .map(|i| unsafe { self.region.base().as_ptr().add(i).read_volatile() })
             .collect()

@@ -13,6 +13,8 @@ use crate::fabric::ShmFabric;
 
 const BLOCK: usize = 4096;
 const BLOCKS: usize = 4096;
+/// Posts that are in flight when the other process ends.
+const POSTS: usize = 500;
 const INCARNATION: &str = "BATON_TEST_INCARNATION";
 const MARK: &str = "baton: ";
 
@@ -128,6 +130,26 @@ impl OtherProcess {
     }
 }
 
+impl OtherProcess {
+    /// Returns when none of its threads runs any more: the signal alone only asks for that.
+    fn stop(&self) {
+        self.signal(Signal::STOP);
+        let begin = Instant::now();
+        loop {
+            assert!(begin.elapsed() < SOON);
+            let tasks = std::fs::read_dir(format!("/proc/{}/task", self.process.id())).unwrap();
+            let mut stats =
+                tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap());
+            if stats
+                .into_iter()
+                .all(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T')))
+            {
+                return;
+            }
+        }
+    }
+}
+
 impl Drop for OtherProcess {
     fn drop(&mut self) {
         let _ = self.process.kill();
@@ -187,11 +209,13 @@ fn busy_processes(a: &mut Agent) -> OtherProcess {
     other.say("fill 3");
     other.say("flood");
     pump(&mut [&mut *a], |agents| !agents[0].notified().is_empty());
-    for id in 0..1000 {
+    // They share the way, so that none of them ends before nearly all of their bytes are copied, which takes
+    // a second.
+    for id in 0..POSTS as u64 {
         let post = post(id, Direction::Read, lists, all_blocks());
         a.transport.post(Post { notify: None, ..post }).unwrap();
     }
-    pump(&mut [&mut *a], |agents| !agents[0].done().is_empty());
+    pump_for(&mut [&mut *a], Duration::from_millis(30));
     other
 }
 
@@ -199,7 +223,7 @@ fn busy_processes(a: &mut Agent) -> OtherProcess {
 fn nothing_comes_after_the_loss(a: &mut Agent) {
     assert_eq!(a.events.last(), Some(&lost()));
     let (done, failed) = (a.done().len(), a.failed().len());
-    assert!(failed > 0 && done + failed == 1000, "{done} done, {failed} failed");
+    assert!(failed > 0 && done + failed == POSTS, "{done} done, {failed} failed");
     a.fill(|_| 9);
     pump_for(&mut [&mut *a], Duration::from_millis(100));
     assert!(a.all_bytes().iter().all(|&b| b == 9));
@@ -228,11 +252,10 @@ fn a_killed_process_is_lost_within_a_second() {
 fn a_stopped_process_is_not_lost_before_it_goes_on() {
     let mut a = agent("a", 1);
     let other = busy_processes(&mut a);
-    other.signal(Signal::STOP);
-    std::thread::sleep(Duration::from_millis(20));
+    other.stop();
     a.transport.remove_peer(&engine("b", 1));
     pump_for(&mut [&mut a], Duration::from_millis(500));
-    assert_eq!(a.done().len() + a.failed().len(), 1000, "our own posts end at once");
+    assert_eq!(a.done().len() + a.failed().len(), POSTS, "our own posts end at once");
     assert!(!a.has(&lost()), "its next store may hit our memory");
     let again = a.transport.add_peer(&engine("b", 1), &other.metadata);
     assert!(again.is_err(), "not while the old path is there");
@@ -246,7 +269,7 @@ fn a_stopped_process_is_not_lost_before_it_goes_on() {
 fn a_stopped_process_is_lost_when_it_is_killed() {
     let mut a = agent("a", 1);
     let other = busy_processes(&mut a);
-    other.signal(Signal::STOP);
+    other.stop();
     a.transport.remove_peer(&engine("b", 1));
     pump_for(&mut [&mut a], Duration::from_millis(100));
     assert!(!a.has(&lost()));

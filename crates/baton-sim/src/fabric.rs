@@ -1,0 +1,324 @@
+//! The transport: paths between memories, and the bytes that move along them.
+//!
+//! A post's peer is whoever its path leads to by the metadata it was set up with: a life of a process, not a name. Bytes move in
+//! pieces that do not care for the borders of blocks; a piece of a dead poster still lands, until its target has been fenced.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use baton_engine::BlockState;
+use baton_model::KvMemory;
+use baton_proto::{Direction, Input, PostId};
+use baton_types::{BlockId, EngineId};
+
+use crate::fault::Fault;
+use crate::node::{Life, read_metadata};
+use crate::world::{Event, World};
+
+/// How often a post looks whether it is let in.
+const JOIN_POLL: Duration = Duration::from_millis(1);
+
+/// No half has this generation.
+const NOWHERE: u64 = 0;
+
+#[derive(Debug, Default)]
+pub(crate) struct Fabric {
+    paths: BTreeMap<(Life, EngineId), Path>,
+    pub posts: BTreeMap<u64, Moving>,
+    next: u64,
+}
+
+/// One side's half. Bytes flow only while both sides have theirs, and the end of one is the end of the other.
+#[derive(Clone, Copy, Debug)]
+struct Path {
+    target: Life,
+    /// Of this half; new each time it is set up.
+    generation: u64,
+    /// The generation of the other half that this one has joined.
+    joined: Option<u64>,
+}
+
+/// What an endpoint asked for.
+#[derive(Debug)]
+pub(crate) struct Order {
+    pub post: PostId,
+    pub engine: EngineId,
+    pub direction: Direction,
+    pub pairs: Vec<(BlockId, BlockId)>,
+    pub notify: Option<Vec<u8>>,
+}
+
+/// A post whose bytes are on their way.
+#[derive(Debug)]
+pub(crate) struct Moving {
+    owner: Life,
+    owner_id: EngineId,
+    target: Life,
+    order: Order,
+    /// Memories live as long as something is in flight, also when their process does not.
+    ours: KvMemory,
+    theirs: KvMemory,
+    /// The target's half of the path that lets the bytes in, as long as it is the one that they began with.
+    admission: Option<u64>,
+    /// Pieces in all, moved, and after how many it breaks off.
+    pieces: u64,
+    moved: u64,
+    breaks_after: Option<u64>,
+    /// Between two pieces, in microseconds.
+    piece_us: u64,
+}
+
+impl Fabric {
+    /// This life's half of a path to that one.
+    fn half(&self, of: Life, to: Life) -> Option<&Path> {
+        self.paths.iter().find(|((owner, _), path)| *owner == of && path.target == to).map(|(_, path)| path)
+    }
+
+    fn half_mut(&mut self, of: Life, to: Life) -> Option<&mut Path> {
+        self.paths
+            .iter_mut()
+            .find(|((owner, _), path)| *owner == of && path.target == to)
+            .map(|(_, path)| path)
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+}
+
+impl World {
+    pub fn add_path(&mut self, node: usize, engine: EngineId, metadata: &[u8]) {
+        let owner = self.nodes[node].life().expect("it has just spoken");
+        let target = read_metadata(metadata);
+        if !self.is_alive(target) || self.strikes(Fault::PathFails) {
+            let at = self.after_delay();
+            return self.queue.push(at, Event::PathRefused { owner, target, engine });
+        }
+        let generation = self.fabric.number();
+        // It joins whatever half is there. A half that had joined another one before has lost that.
+        let other = self.fabric.half_mut(target, owner);
+        let joined = other.as_ref().map(|other| other.generation);
+        let lost = other.is_some_and(|other| *other.joined.get_or_insert(generation) != generation);
+        if let Some(other) = joined.filter(|_| lost) {
+            self.path_falls(target, other);
+        }
+        self.fabric.paths.insert((owner, engine), Path { target, generation, joined });
+        if joined.is_none() {
+            let patience = self.random.duration(self.scenario.network.join_us.clone());
+            self.queue.push(self.now + patience, Event::PathUnjoined { owner, generation });
+        }
+    }
+
+    /// There will be no half here, and the peer's own leads nowhere from now on: PathLost is a fence here as well (I3). A later half
+    /// must not let in what was posted before.
+    pub fn path_refused(&mut self, owner: Life, target: Life, engine: EngineId) {
+        if let Some(other) = self.fabric.half_mut(target, owner).filter(|other| other.joined.is_none()) {
+            other.joined = Some(NOWHERE);
+            let generation = other.generation;
+            self.path_falls(target, generation);
+        }
+        self.tell_proto(owner.node, Input::PathLost { engine });
+    }
+
+    /// The peer has not set up its half in time.
+    pub fn path_unjoined(&mut self, owner: Life, generation: u64) {
+        let waits = |path: &Path| path.generation == generation && path.joined.is_none();
+        if self.fabric.paths.values().any(waits) {
+            self.path_down(owner, generation);
+        }
+    }
+
+    pub fn remove_path(&mut self, node: usize, engine: EngineId) {
+        let owner = self.nodes[node].life().expect("it has just spoken");
+        // Down already: PathLost is on its way, and comes once.
+        let Some(path) = self.fabric.paths.get(&(owner, engine)) else { return };
+        let generation = path.generation;
+        let at = self.after_delay();
+        self.queue.push(at, Event::PathDown { owner, generation });
+    }
+
+    /// A half is broken; its transport notices late.
+    fn path_falls(&mut self, owner: Life, generation: u64) {
+        let late = self.random.duration(self.scenario.network.fence_us.clone());
+        self.queue.push(self.now + late, Event::PathDown { owner, generation });
+    }
+
+    /// The fence: from here on nothing lands here that was posted before.
+    pub fn path_down(&mut self, owner: Life, generation: u64) {
+        let mut known = self.fabric.paths.iter().filter(|((life, _), _)| *life == owner);
+        let Some(((_, engine), path)) = known.find(|(_, path)| path.generation == generation) else { return };
+        let (engine, target) = (engine.clone(), path.target);
+        self.fabric.paths.remove(&(owner, engine.clone()));
+        let name = &self.nodes[owner.node].name;
+        self.log.line(self.now, name, format_args!("is fenced off {engine}"));
+        let ours = |post: &Moving| (post.owner, post.target) == (owner, target);
+        let cut: Vec<u64> =
+            self.fabric.posts.iter().filter(|(_, post)| ours(post)).map(|(key, _)| *key).collect();
+        for key in cut {
+            self.end_post(key, false);
+        }
+        let other = self.fabric.half(target, owner).filter(|other| other.joined == Some(generation));
+        if let Some(other) = other.map(|other| other.generation) {
+            self.path_falls(target, other);
+        }
+        let at = self.after_delay();
+        self.queue.push(at, Event::Proto { to: owner, input: Input::PathLost { engine } });
+    }
+
+    /// The process at the end of these paths is dead. Its own go with it; what it posted may land until the fence.
+    pub fn fence_off(&mut self, dead: Life) {
+        self.fabric.paths.retain(|(owner, _), _| *owner != dead);
+        let broken = self.fabric.paths.iter().filter(|(_, path)| path.target == dead);
+        let broken: Vec<(Life, u64)> = broken.map(|((owner, _), path)| (*owner, path.generation)).collect();
+        for (owner, generation) in broken {
+            self.path_falls(owner, generation);
+        }
+        // Nobody waits for what it was to read.
+        self.fabric.posts.retain(|_, post| post.owner != dead || post.order.direction == Direction::Write);
+    }
+
+    pub fn post(&mut self, node: usize, order: Order) {
+        let process = self.nodes[node].process.as_ref().expect("it has just spoken");
+        let (owner, owner_id, ours) = (process.life, process.id.clone(), process.memory.clone());
+        let path = self.fabric.paths.get(&(owner, order.engine.clone())).copied();
+        let theirs = path.and_then(|path| {
+            let process = self.nodes[path.target.node].process.as_ref()?;
+            (process.life == path.target).then(|| (path.target, process.memory.clone()))
+        });
+        let Some((target, theirs)) = theirs else {
+            let at = self.after_delay();
+            let input = Input::Moved { post: order.post, ok: false };
+            return self.queue.push(at, Event::Proto { to: owner, input });
+        };
+        self.tally.posts += 1;
+        let bytes = (order.pairs.len() * ours.layout().block_bytes()) as u64;
+        let pieces = self.random.within(1..self.scenario.network.pieces + 1).min(bytes);
+        let block_us = self.random.within(self.scenario.network.block_us.clone());
+        let usual_us = block_us * order.pairs.len() as u64;
+        // So slow that the lease is in danger.
+        let lease_us = self.scenario.proto.lease.as_micros() as u64;
+        let slow = self.strikes(Fault::PostSlow);
+        let piece_us = if slow { self.random.skewed(1_000..lease_us * 3) } else { usual_us } / pieces;
+        let breaks_after = self.strikes(Fault::PostFails).then(|| self.random.below(pieces));
+        let key = self.fabric.number();
+        let (admission, moved) = (None, 0);
+        let moving = Moving {
+            owner,
+            owner_id,
+            target,
+            order,
+            ours,
+            theirs,
+            admission,
+            pieces,
+            moved,
+            breaks_after,
+            piece_us,
+        };
+        self.fabric.posts.insert(key, moving);
+        self.next_piece(key);
+    }
+
+    fn next_piece(&mut self, key: u64) {
+        let piece_us = self.fabric.posts[&key].piece_us;
+        let at = self.now + self.random.duration(piece_us / 2..piece_us * 3 / 2 + 1);
+        self.queue.push(at, Event::Piece { post: key });
+    }
+
+    pub fn piece_moves(&mut self, key: u64) {
+        let Some(post) = self.fabric.posts.get(&key) else { return };
+        let (owner, target) = (post.owner, post.target);
+        let joined = self.fabric.half(owner, target).and_then(|half| half.joined).or(post.admission);
+        if joined.is_none() {
+            // Bytes wait until the target lets them in. What a dead process had not begun is lost with it.
+            return if self.is_alive(owner) {
+                self.queue.push(self.now + JOIN_POLL, Event::Piece { post: key });
+            } else {
+                self.fabric.posts.remove(&key);
+            };
+        }
+        let open = self.fabric.half(target, owner).map(|half| half.generation);
+        let post = self.fabric.posts.get_mut(&key).expect("looked up above");
+        post.admission = joined;
+        if joined != open || post.breaks_after == Some(post.moved) {
+            return self.end_post(key, false);
+        }
+        let post = &self.fabric.posts[&key];
+        self.check_piece(post);
+        let post = self.fabric.posts.get_mut(&key).expect("looked up above");
+        post.move_piece();
+        post.moved += 1;
+        if post.moved == post.pieces {
+            self.end_post(key, true);
+        } else {
+            self.next_piece(key);
+        }
+    }
+
+    /// I3, from outside: no byte of a post lands in a block that its owner may use for something else, nor comes out of one.
+    fn check_piece(&self, post: &Moving) {
+        let (written, write) = match post.order.direction {
+            Direction::Read => (post.owner, false),
+            Direction::Write => (post.target, true),
+        };
+        let state = |life: Life, block| {
+            let process = self.nodes[life.node].process.as_ref().filter(|process| process.life == life);
+            process.map(|process| process.core.block_state(block))
+        };
+        for (ours, theirs) in &post.order.pairs {
+            let to = if write { *theirs } else { *ours };
+            let found = state(written, to);
+            assert!(
+                matches!(found, None | Some(BlockState::Receiving | BlockState::Quarantined)),
+                "I3: a byte of {:?} lands in {to:?} of {}, which is {found:?}",
+                post.order,
+                self.nodes[written.node].name
+            );
+            if write {
+                let found = state(post.owner, *ours);
+                assert_ne!(found, Some(BlockState::Free), "I3: {:?} reads {ours:?}", post.order);
+            }
+        }
+    }
+
+    /// The last of a post: its completion, and its notification, each in its own time.
+    fn end_post(&mut self, key: u64, moved: bool) {
+        let post = self.fabric.posts.remove(&key).expect("a post ends once");
+        let ok = moved && !self.strikes(Fault::PostLies);
+        if ok {
+            self.tally.posts_done += 1
+        } else {
+            self.tally.posts_failed += 1
+        }
+        let at = self.after_delay();
+        self.queue
+            .push(at, Event::Proto { to: post.owner, input: Input::Moved { post: post.order.post, ok } });
+        if let Some(bytes) = post.order.notify.filter(|_| moved) {
+            let at = self.after_delay();
+            let input = Input::Notified { engine: post.owner_id, bytes };
+            self.queue.push(at, Event::Proto { to: post.target, input });
+        }
+    }
+}
+
+impl Moving {
+    /// The next part of all its bytes, which may begin and end in the middle of a block.
+    fn move_piece(&mut self) {
+        let block_bytes = self.ours.layout().block_bytes() as u64;
+        let bytes = self.order.pairs.len() as u64 * block_bytes;
+        let (from, to) = (bytes * self.moved / self.pieces, bytes * (self.moved + 1) / self.pieces);
+        for index in from / block_bytes..to.div_ceil(block_bytes) {
+            let (ours, theirs) = self.order.pairs[index as usize];
+            let start = (from.max(index * block_bytes) - index * block_bytes) as usize;
+            let end = (to.min((index + 1) * block_bytes) - index * block_bytes) as usize;
+            let (source, from_block, sink, to_block) = match self.order.direction {
+                Direction::Read => (&self.theirs, theirs, &self.ours, ours),
+                Direction::Write => (&self.ours, ours, &self.theirs, theirs),
+            };
+            let mut block = sink.read_block(to_block);
+            block[start..end].copy_from_slice(&source.read_block(from_block)[start..end]);
+            sink.write_block(to_block, &block);
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! A place where an engine process lives, dies and lives again, and the process itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use baton_engine::{Config, EngineCore, ModelRunner, StepResult};
+use baton_model::{EmulatedRunner, KvMemory};
+use baton_proto::{Compat, PeerAddress};
+use baton_routing::LegId;
+use baton_types::{
+    BlockHash, EngineId, EngineInfo, EngineLoad, EngineName, EngineRole, HeapRegion, KvLayout, Mutation,
+    SeqId, SideChannel, Time, TokenId,
+};
+
+use crate::client::{MODEL, MODEL_NAME};
+use crate::scenario::{EngineSpec, ProtoTiming};
+
+const PORT: u16 = 5600;
+
+/// One life of the process at a node: what was meant for another life never reaches it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Life {
+    pub node: usize,
+    pub number: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub name: String,
+    pub spec: EngineSpec,
+    /// Lives so far, the present one included.
+    pub lives: u64,
+    pub process: Option<Process>,
+    /// Until then it does and hears nothing.
+    pub paused_until: Time,
+}
+
+/// One engine process.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub life: Life,
+    pub id: EngineId,
+    pub core: EngineCore,
+    pub runner: EmulatedRunner,
+    pub memory: KvMemory,
+    /// Its HTTP edge.
+    pub served: BTreeMap<SeqId, ServedLeg>,
+    pub next_seq: u64,
+    /// The step that the runner computes.
+    pub computing: Option<baton_engine::Batch>,
+    /// When its core wants to be woken.
+    pub timer: Option<Time>,
+    pub draining: bool,
+    /// What each hash was submitted by: a prefix hit must come from somebody who may share.
+    pub contents: BTreeMap<BlockHash, BTreeSet<SeqId>>,
+}
+
+/// The engine's half of a leg.
+#[derive(Debug)]
+pub(crate) struct ServedLeg {
+    pub leg: LegId,
+    pub client: usize,
+    /// Whether tokens are sent as they come.
+    pub streaming: bool,
+    /// A prefill leg's tokens are nobody's to see.
+    pub answers: bool,
+    pub tokens: Vec<TokenId>,
+    /// Nothing that is sent to the router may arrive before this.
+    pub arrived: Time,
+    /// The router has closed its half.
+    pub dropped: bool,
+}
+
+impl Node {
+    pub fn life(&self) -> Option<Life> {
+        self.process.as_ref().map(|process| process.life)
+    }
+
+    /// Where peers find it, whatever lives there.
+    pub fn side_channel(&self) -> SideChannel {
+        SideChannel { host: self.name.clone(), port: PORT }
+    }
+
+    /// Starts the next life: another incarnation with an empty memory.
+    pub fn start(
+        &mut self,
+        node: usize,
+        incarnation: u64,
+        layout: &KvLayout,
+        proto: &ProtoTiming,
+        mutation: Mutation,
+    ) {
+        assert!(self.process.is_none(), "one process at a time");
+        self.lives += 1;
+        let life = Life { node, number: self.lives };
+        let name = EngineName::new(self.name.clone()).expect("made by the simulator");
+        let id = EngineId::new(name, incarnation);
+        let core = EngineCore::new(engine_config(&self.spec, id.clone(), life, layout, proto, mutation));
+        let bytes = self.spec.num_blocks as usize * layout.block_bytes();
+        let region = Arc::new(HeapRegion::new(bytes));
+        let memory = KvMemory::new(region, layout.clone()).expect("a pool of at least one block");
+        let runner = EmulatedRunner::new(MODEL, memory.clone()).expect("the model fits the layout");
+        self.process = Some(Process {
+            life,
+            id,
+            core,
+            runner,
+            memory,
+            served: BTreeMap::new(),
+            next_seq: 1,
+            computing: None,
+            timer: None,
+            draining: false,
+            contents: BTreeMap::new(),
+        });
+    }
+
+    /// What a probe hears from the process.
+    pub fn info(&self) -> Option<EngineInfo> {
+        let process = self.process.as_ref().filter(|process| !process.draining)?;
+        let stats = process.core.stats();
+        Some(EngineInfo {
+            engine_id: process.id.clone(),
+            role: self.spec.role,
+            model: MODEL_NAME.into(),
+            side_channel: self.side_channel(),
+            transports: vec!["simulated".into()],
+            max_model_len: self.spec.max_model_len as u32,
+            block_tokens: process.memory.layout().block_tokens,
+            load: EngineLoad {
+                running: stats.running as u32,
+                waiting: stats.waiting as u32,
+                kv_blocks_total: self.spec.num_blocks,
+                kv_blocks_free: stats.blocks.free as u32,
+            },
+        })
+    }
+
+    /// The longest sequence here, prompt and answer together: the KV of the last token is never computed.
+    pub fn max_len(&self, layout: &KvLayout) -> usize {
+        let pool = self.spec.num_blocks as usize * layout.block_tokens as usize;
+        self.spec.max_model_len.min(pool + 1)
+    }
+}
+
+impl Process {
+    pub fn address(&self) -> PeerAddress {
+        PeerAddress { engine: self.id.clone(), host: self.id.name.as_str().into(), port: PORT }
+    }
+
+    pub fn seq_of(&self, leg: LegId) -> Option<SeqId> {
+        self.served.iter().find(|(_, served)| served.leg == leg).map(|(seq, _)| *seq)
+    }
+
+    /// The step's bytes are written, and its tokens read from what the memory holds now.
+    ///
+    /// # Panics
+    /// If the core asked for a step that cannot be computed.
+    pub fn compute(&mut self) -> StepResult {
+        let batch = self.computing.take().expect("a step was asked for");
+        self.runner.run(&batch).expect("a step stays inside the pool")
+    }
+}
+
+/// Where the transport finds a life's memory: opaque to everybody else.
+pub(crate) fn metadata(life: Life) -> Vec<u8> {
+    [(life.node as u64).to_le_bytes(), life.number.to_le_bytes()].concat()
+}
+
+pub(crate) fn read_metadata(bytes: &[u8]) -> Life {
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+    Life { node: word(0) as usize, number: word(8) }
+}
+
+fn engine_config(
+    spec: &EngineSpec,
+    id: EngineId,
+    life: Life,
+    layout: &KvLayout,
+    timing: &ProtoTiming,
+    mutation: Mutation,
+) -> Config {
+    let compat = Compat([if spec.compatible { 1 } else { 2 }; 16]);
+    let mut proto = baton_proto::Config::new(id, compat, metadata(life), spec.num_blocks);
+    proto.lease = timing.lease;
+    proto.heartbeat = timing.heartbeat;
+    proto.retry = timing.retry;
+    proto.register_timeout = timing.register_timeout;
+    proto.peer_grace = timing.peer_grace;
+    proto.dial_attempts = timing.dial_attempts;
+    proto.mutation = mutation;
+    if let Some(tables) = timing.tables {
+        proto.limits.transfers = tables;
+        proto.limits.registrations = tables;
+        proto.limits.memories = tables;
+    }
+    Config {
+        max_running: spec.max_running,
+        step_tokens: spec.step_tokens,
+        max_waiting: spec.max_waiting,
+        max_receiving: spec.max_receiving,
+        watermark_blocks: spec.watermark_blocks,
+        prefix_cache: spec.prefix_cache,
+        on_lost_kv: spec.on_lost_kv,
+        kv_timeout: spec.kv_timeout,
+        model: MODEL.fingerprint(),
+        mutation,
+        ..Config::new(spec.num_blocks, layout.block_tokens, spec.max_model_len, proto)
+    }
+}
+
+/// The letter that a node's name begins with.
+pub(crate) fn letter(role: EngineRole) -> &'static str {
+    match role {
+        EngineRole::Prefill => "p",
+        EngineRole::Decode => "d",
+        EngineRole::Both => "b",
+    }
+}

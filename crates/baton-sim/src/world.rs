@@ -1,0 +1,327 @@
+//! Everything that a run consists of, and its one loop: the earliest event or timer, then the next.
+
+use std::fmt;
+
+use baton_engine::Output;
+use baton_routing::{EngineKey, RouterCore, RoutingConfig};
+use baton_types::{Mutation, SeqId, Time};
+
+use crate::client::{Client, draw_clients};
+use crate::fabric::Fabric;
+use crate::fault::Fault;
+use crate::front::{Front, LegAsk, LegNews, Probe};
+use crate::log::Log;
+use crate::node::{Life, Node, letter};
+use crate::queue::Queue;
+use crate::random::Random;
+use crate::scenario::Scenario;
+use crate::tally::Tally;
+use crate::wires::Wires;
+
+/// A run that does not end is a failure as well (I8).
+const MAX_EVENTS: u64 = 3_000_000;
+
+#[derive(Debug)]
+pub(crate) struct World {
+    pub now: Time,
+    pub scenario: Scenario,
+    pub random: Random,
+    pub queue: Queue<Event>,
+    pub log: Log,
+    pub tally: Tally,
+    pub front: Front,
+    pub nodes: Vec<Node>,
+    pub wires: Wires,
+    pub fabric: Fabric,
+    pub clients: Vec<Client>,
+    pub mutation: Mutation,
+    /// When faults stopped; from there on everything must come to its end.
+    pub quiet_since: Option<Time>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Event {
+    // At the clients and the router.
+    Arrive { client: usize },
+    News { leg: baton_routing::LegId, news: LegNews },
+    Probe { engine: EngineKey },
+    Probed { engine: EngineKey, probe: Probe },
+
+    // At a node, whatever lives there.
+    ProbeArrives { node: usize },
+    LegArrives { node: usize, ask: LegAsk },
+    LegDrops { node: usize, leg: baton_routing::LegId },
+    DialArrives { node: usize, from: Life, address: baton_proto::PeerAddress },
+    Restart { node: usize },
+
+    // At one life of a process.
+    Proto { to: Life, input: baton_proto::Input },
+    Stop { to: Life, seq: SeqId },
+    StepEnds { to: Life, ok: bool },
+
+    // On the side channel, for one end of a connection.
+    Wire { to: Life, conn: baton_proto::ConnId, what: crate::wires::WireNews },
+
+    // In the transport.
+    Piece { post: u64 },
+    PathDown { owner: Life, generation: u64 },
+    PathUnjoined { owner: Life, generation: u64 },
+    PathRefused { owner: Life, target: Life, engine: baton_types::EngineId },
+
+    // Faults.
+    Turn,
+    Quiet,
+}
+
+impl Event {
+    /// The node whose process must be awake to see it.
+    fn heard_at(&self) -> Option<usize> {
+        match self {
+            Self::ProbeArrives { node }
+            | Self::LegArrives { node, .. }
+            | Self::LegDrops { node, .. }
+            | Self::DialArrives { node, .. } => Some(*node),
+            Self::Proto { to, .. }
+            | Self::Stop { to, .. }
+            | Self::StepEnds { to, .. }
+            | Self::Wire { to, .. }
+            | Self::PathRefused { owner: to, .. } => Some(to.node),
+            _ => None,
+        }
+    }
+}
+
+impl World {
+    pub fn new(seed: u64, faults: bool, mutation: Mutation, log: Log) -> Self {
+        let mut random = Random::new(seed);
+        let scenario = Scenario::draw(&mut random, faults);
+        let mut core_seed = [0; 32];
+        core_seed[..8].copy_from_slice(&random.next().to_le_bytes());
+        let core = RouterCore::new(
+            RoutingConfig {
+                engines: scenario.engines.iter().map(|spec| spec.role).collect(),
+                strategy: scenario.strategy,
+                policy: scenario.policy,
+                limits: scenario.limits.clone(),
+            },
+            core_seed,
+        );
+        // Every engine has been probed by then.
+        let from = Time::from_millis(if scenario.faults.is_calm() { 100 } else { random.below(100) });
+        let clients = draw_clients(&mut random, &scenario.workload, &scenario.layout, from);
+        let node = |(i, spec): (usize, &crate::scenario::EngineSpec)| Node {
+            name: format!("{}{i}", letter(spec.role)),
+            spec: spec.clone(),
+            lives: 0,
+            process: None,
+            paused_until: Time::ZERO,
+        };
+        Self {
+            now: Time::ZERO,
+            nodes: scenario.engines.iter().enumerate().map(node).collect(),
+            scenario,
+            random,
+            queue: Queue::new(),
+            log,
+            tally: Tally::default(),
+            front: Front::new(core),
+            wires: Wires::default(),
+            fabric: Fabric::default(),
+            clients,
+            mutation,
+            quiet_since: None,
+        }
+    }
+
+    /// Runs to the end: all clients answered, faults over, and nothing left anywhere (I8).
+    pub fn run(&mut self) {
+        for node in 0..self.nodes.len() {
+            self.start_process(node);
+            self.queue.push(Time::ZERO, Event::Probe { engine: EngineKey(node as u32) });
+        }
+        for (client, arrives) in self.clients.iter().map(|client| client.arrives).enumerate() {
+            self.queue.push(arrives, Event::Arrive { client });
+        }
+        let last = self.clients.last().map_or(Time::ZERO, |client| client.arrives);
+        let quiet = last + self.random.duration(1..2_000_000);
+        self.queue.push(quiet, Event::Quiet);
+        if !self.scenario.faults.is_calm() {
+            self.queue.push(self.clients[0].arrives, Event::Turn);
+        }
+        while !self.is_over() {
+            self.step();
+        }
+        self.end();
+    }
+
+    /// One event, or one timer.
+    fn step(&mut self) {
+        self.tally.events += 1;
+        assert!(self.tally.events < MAX_EVENTS, "I8: the run does not end");
+        let timer = self.next_timer();
+        let event = self.queue.peek();
+        match (event, timer) {
+            (None, None) => panic!("I8: nothing will ever happen again"),
+            (Some(at), Some((due, _))) if at <= due => self.step_event(),
+            (Some(_), None) => self.step_event(),
+            (_, Some((due, whose))) => {
+                self.now = self.now.max(due);
+                match whose {
+                    None => self.tell_router(baton_routing::Input::Tick),
+                    Some(node) => self.tell_engine(node, baton_engine::Input::Tick),
+                }
+            }
+        }
+    }
+
+    fn step_event(&mut self) {
+        let (slot, event) = self.queue.pop().expect("just seen");
+        if let Some(node) = event.heard_at()
+            && self.nodes[node].paused_until > slot.0
+        {
+            let until = self.nodes[node].paused_until;
+            return self.queue.put_off(slot, until, event);
+        }
+        self.now = self.now.max(slot.0);
+        self.happen(event);
+    }
+
+    /// The earliest timer of a core, and whose it is: a node's, or the router's.
+    fn next_timer(&self) -> Option<(Time, Option<usize>)> {
+        let engines = self.nodes.iter().enumerate().filter_map(|(i, node)| {
+            let due = node.process.as_ref()?.timer?;
+            Some((due.max(node.paused_until), Some(i)))
+        });
+        engines.chain(self.front.timer.map(|due| (due, None))).min()
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Arrive { client } => self.client_arrives(client),
+            Event::News { leg, news } => self.leg_news(leg, news),
+            Event::Probe { engine } => self.probe(engine),
+            Event::Probed { engine, probe } => self.probed(engine, probe),
+            Event::ProbeArrives { node } => self.probe_arrives(node),
+            Event::LegArrives { node, ask } => self.leg_arrives(node, ask),
+            Event::LegDrops { node, leg } => self.leg_drops(node, leg),
+            Event::DialArrives { node, from, address } => self.dial_arrives(node, from, address),
+            Event::Restart { node } => self.start_process(node),
+            Event::Proto { to, input } if self.is_alive(to) => self.tell_proto(to.node, input),
+            Event::Stop { to, seq } if self.is_alive(to) => {
+                self.tell_engine(to.node, baton_engine::Input::Stop { seq });
+            }
+            Event::StepEnds { to, ok } if self.is_alive(to) => self.step_ends(to.node, ok),
+            Event::Wire { to, conn, what } if self.is_alive(to) => self.wire_news(to.node, conn, what),
+            Event::Piece { post } => self.piece_moves(post),
+            Event::PathDown { owner, generation } if self.is_alive(owner) => {
+                self.path_down(owner, generation);
+            }
+            Event::PathUnjoined { owner, generation } if self.is_alive(owner) => {
+                self.path_unjoined(owner, generation);
+            }
+            Event::PathRefused { owner, target, engine } if self.is_alive(owner) => {
+                self.path_refused(owner, target, engine);
+            }
+            Event::Turn => self.turn(),
+            Event::Quiet => self.quiet(),
+            // For a process that is dead.
+            Event::Proto { .. }
+            | Event::Stop { .. }
+            | Event::StepEnds { .. }
+            | Event::Wire { .. }
+            | Event::PathDown { .. }
+            | Event::PathUnjoined { .. }
+            | Event::PathRefused { .. } => {}
+        }
+    }
+
+    pub fn is_alive(&self, life: Life) -> bool {
+        self.nodes[life.node].life() == Some(life)
+    }
+
+    pub fn note(&mut self, who: &str, what: fmt::Arguments<'_>) {
+        self.log.line(self.now, who, what);
+    }
+
+    // The engines.
+
+    fn start_process(&mut self, node: usize) {
+        let incarnation = self.random.next();
+        let Scenario { layout, proto, .. } = &self.scenario;
+        self.nodes[node].start(node, incarnation, layout, proto, self.mutation);
+        let Node { name, process, .. } = &self.nodes[node];
+        let id = &process.as_ref().expect("just started").id;
+        self.log.line(self.now, name, format_args!("starts as {id}"));
+    }
+
+    pub fn tell_proto(&mut self, node: usize, input: baton_proto::Input) {
+        self.tell_engine(node, baton_engine::Input::Proto(input));
+    }
+
+    /// One input to an engine's core, all its outputs, and its invariants.
+    pub fn tell_engine(&mut self, node: usize, input: baton_engine::Input) {
+        let Node { name, process, .. } = &mut self.nodes[node];
+        let process = process.as_mut().expect("told only while alive");
+        self.log.line(self.now, name, format_args!("<- {}", crate::words::EngineInput(&input)));
+        process.core.handle_input(self.now, input);
+        let mut outputs = Vec::new();
+        while let Some(output) = process.core.poll_output() {
+            self.log.line(self.now, name, format_args!("-> {}", crate::words::EngineOutput(&output)));
+            outputs.push(output);
+        }
+        process.core.check();
+        process.timer = process.core.poll_timeout().map(|(due, _)| due);
+        let may_exit = process.draining && process.core.is_idle();
+        for output in outputs {
+            self.obey(node, output);
+        }
+        if may_exit && self.nodes[node].process.as_ref().is_some_and(|process| process.served.is_empty()) {
+            self.end_process(node);
+        }
+    }
+
+    fn obey(&mut self, node: usize, output: Output) {
+        match output {
+            Output::Step(batch) => {
+                let duration = self.scenario.profile.step_time(&batch);
+                let ok = !self.strikes(Fault::StepFails);
+                let process = self.nodes[node].process.as_mut().expect("it has just spoken");
+                assert!(process.computing.replace(batch).is_none(), "one step at a time");
+                let to = process.life;
+                self.tally.steps += 1;
+                self.queue.push(self.now + duration, Event::StepEnds { to, ok });
+            }
+            Output::Token { seq, token } => self.token(node, seq, token),
+            Output::Finished { seq, reason, usage, handle } => {
+                self.finished(node, seq, reason, usage, handle.is_some());
+            }
+            Output::Refused { seq, why } => self.refused(node, seq, why),
+            Output::Proto(output) => self.obey_proto(node, output),
+        }
+    }
+
+    fn obey_proto(&mut self, node: usize, output: baton_proto::Output) {
+        use baton_proto::Output;
+        match output {
+            Output::Dial { address } => self.dial(node, address),
+            Output::Send { conn, message } => self.send(conn, &message),
+            Output::Close { conn } => self.close(conn),
+            Output::AddPath { engine, metadata, .. } => self.add_path(node, engine, &metadata),
+            Output::RemovePath { engine } => self.remove_path(node, engine),
+            Output::Post { post, engine, direction, pairs, notify } => {
+                self.post(node, crate::fabric::Order { post, engine, direction, pairs, notify });
+            }
+            Output::Event(event) => panic!("an engine core keeps its events: {event:?}"),
+        }
+    }
+
+    fn step_ends(&mut self, node: usize, ok: bool) {
+        let process = self.nodes[node].process.as_mut().expect("checked by the caller");
+        let step = process.computing.as_ref().expect("a step was asked for").step;
+        // A step that failed may still have written all that it was to write.
+        let result = process.compute();
+        let input =
+            if ok { baton_engine::Input::Stepped(result) } else { baton_engine::Input::StepFailed { step } };
+        self.tell_engine(node, input);
+    }
+}

@@ -1,0 +1,113 @@
+//! What an engine can be told, by `baton serve` and for each of its engines by `baton up`.
+
+use baton_model::CostProfile;
+use clap::builder::{BoolishValueParser, PossibleValuesParser};
+use clap::{Args, ValueEnum};
+
+use super::units::{ByteSize, Span};
+use super::value_name;
+
+#[derive(Clone, Debug, PartialEq, Args)]
+pub struct EngineArgs {
+    /// Model to serve: `emulated`, a directory, a .gguf file, or the name of a model to fetch
+    #[arg(long, help_heading = "Model")]
+    pub model: String,
+    /// Name of the model in the API [default: the model's own]
+    #[arg(long, value_name = "NAME", help_heading = "Model")]
+    pub served_model_name: Option<String>,
+    /// The hardware whose times the model `emulated` takes
+    #[arg(long, value_name = "NAME", default_value = "tiny", help_heading = "Model",
+          value_parser = PossibleValuesParser::new(CostProfile::names()))]
+    pub emulated_profile: String,
+    /// Model whose tokenizer and chat template the model `emulated` uses [default: a byte is a token]
+    #[arg(long, value_name = "MODEL", help_heading = "Model")]
+    pub emulated_tokenizer: Option<String>,
+    /// Longest sequence, prompt and answer together, in tokens [default: the model's limit]
+    #[arg(long, value_name = "TOKENS", help_heading = "Model")]
+    pub max_model_len: Option<u32>,
+
+    /// Memory for KV blocks, such as 2GiB [default: 1GiB, or a quarter of the free memory if that is less]
+    #[arg(long, value_name = "SIZE", help_heading = "KV cache")]
+    pub kv_memory: Option<ByteSize>,
+    /// Tokens per KV block; the same on every engine of a system
+    #[arg(long, value_name = "TOKENS", default_value_t = 16, help_heading = "KV cache")]
+    pub block_tokens: u32,
+    /// Compute every prompt anew, even if its beginning is in the cache
+    #[arg(long, value_name = "BOOL", help_heading = "KV cache", action = clap::ArgAction::Set,
+          num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false",
+          hide_default_value = true, value_parser = BoolishValueParser::new())]
+    pub no_prefix_cache: bool,
+
+    /// Most sequences in one step
+    #[arg(long, value_name = "N", default_value_t = 64, help_heading = "Batching")]
+    pub max_num_seqs: u32,
+    /// Most tokens in one step; longer prompts are computed in chunks of this size
+    #[arg(long, value_name = "TOKENS", default_value_t = 512, help_heading = "Batching")]
+    pub step_tokens: u32,
+    /// Most requests that wait for a place; the next one is refused
+    #[arg(long, value_name = "N", default_value_t = 1024, help_heading = "Batching")]
+    pub max_waiting: u32,
+    /// Threads that compute [default: the cores of this machine, shared between the engines of `baton up`]
+    #[arg(long, value_name = "N", help_heading = "Batching", value_parser = clap::value_parser!(u32).range(1..))]
+    pub threads: Option<u32>,
+
+    /// How KV blocks travel between engines
+    #[arg(long, value_enum, default_value_t = TransportKind::Shm, help_heading = "Hand-off")]
+    pub transport: TransportKind,
+    /// What becomes of a request whose KV does not arrive
+    #[arg(long, value_enum, default_value_t = LostKv::Recompute, help_heading = "Hand-off")]
+    pub on_lost_kv: LostKv,
+    /// How long a peer may use this engine's blocks without a sign of life
+    #[arg(long, value_name = "TIME", default_value = "30s", help_heading = "Hand-off")]
+    pub lease: Span,
+    /// How often it gives one; at most a third of the lease
+    #[arg(long, value_name = "TIME", default_value = "5s", help_heading = "Hand-off")]
+    pub heartbeat: Span,
+    /// How long a decode engine waits for a prefill engine to take up its request (push)
+    #[arg(long, value_name = "TIME", default_value = "2m", help_heading = "Hand-off")]
+    pub register_timeout: Span,
+    /// Most sequences whose KV is on its way from a peer
+    #[arg(long, value_name = "N", default_value_t = 64, help_heading = "Hand-off")]
+    pub max_receiving: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TransportKind {
+    /// Shared memory: engines of one machine and user
+    Shm,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LostKv {
+    /// The decode engine computes the prompt itself
+    Recompute,
+    /// The request fails
+    Fail,
+}
+
+impl EngineArgs {
+    /// The flags that say the same to `baton serve`.
+    pub fn to_argv(&self) -> Vec<String> {
+        let mut argv = vec![
+            format!("--model={}", self.model),
+            format!("--block-tokens={}", self.block_tokens),
+            format!("--no-prefix-cache={}", self.no_prefix_cache),
+            format!("--max-num-seqs={}", self.max_num_seqs),
+            format!("--step-tokens={}", self.step_tokens),
+            format!("--max-waiting={}", self.max_waiting),
+            format!("--emulated-profile={}", self.emulated_profile),
+            format!("--transport={}", value_name(self.transport)),
+            format!("--on-lost-kv={}", value_name(self.on_lost_kv)),
+            format!("--lease={}", self.lease),
+            format!("--heartbeat={}", self.heartbeat),
+            format!("--register-timeout={}", self.register_timeout),
+            format!("--max-receiving={}", self.max_receiving),
+        ];
+        argv.extend(self.served_model_name.as_ref().map(|name| format!("--served-model-name={name}")));
+        argv.extend(self.emulated_tokenizer.as_ref().map(|model| format!("--emulated-tokenizer={model}")));
+        argv.extend(self.kv_memory.map(|size| format!("--kv-memory={size}")));
+        argv.extend(self.max_model_len.map(|tokens| format!("--max-model-len={tokens}")));
+        argv.extend(self.threads.map(|threads| format!("--threads={threads}")));
+        argv
+    }
+}

@@ -1,0 +1,44 @@
+//! `baton up`: a whole system on this machine, each engine and the router a process of its own.
+
+mod banner;
+mod child;
+mod health;
+mod log_lines;
+mod plan;
+mod ports;
+mod screen;
+mod supervisor;
+
+pub use child::die_with_parent;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::args::{CommonArgs, UpArgs};
+use crate::model::Model;
+use crate::signals::Signals;
+use plan::Plan;
+use ports::Ports;
+use screen::Screen;
+use supervisor::Supervisor;
+
+/// # Errors
+/// If the system cannot be planned; what goes wrong later is told here, and the status says so.
+///
+/// Must run on the main thread: the kernel kills the children when the thread that started them ends.
+pub async fn up(args: &UpArgs, common: &CommonArgs) -> Result<ExitCode> {
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+    let mut ports = Ports::new(args.base_port);
+    let plan = Plan::new(args, common, cores, &mut ports)?;
+    let mut supervisor = Supervisor::new(args, Screen::new())?;
+    // Once, here, so that the engines find it; nothing else runs yet, and Ctrl-C still ends the process by itself.
+    Model::find_all(&args.engine)?;
+    let mut signals = Signals::new()?;
+    // Held until here, so that no two processes were given the same port.
+    drop(ports);
+    let ending = supervisor.run(&plan, &mut signals).await;
+    supervisor.report(&ending);
+    supervisor.stop(&mut signals).await;
+    Ok(if ending.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,262 @@
+//! Which processes there will be, and what each is told.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use anyhow::Result;
+use baton_types::EngineRole;
+
+use super::ports::Ports;
+use crate::args::{CommonArgs, EngineArgs, Span, Strategy, UpArgs, value_name};
+
+/// A system: every engine, and the router in front of them.
+#[derive(Debug, PartialEq)]
+pub struct Plan {
+    pub engines: Vec<Process>,
+    pub router: Process,
+}
+
+/// One process of the system.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Process {
+    pub name: String,
+    /// An engine's role, or `router`.
+    pub role: &'static str,
+    /// Where this machine reaches it.
+    pub address: SocketAddr,
+    /// Threads that compute; none for the router.
+    pub threads: Option<u32>,
+    /// What it is told, after the program's name.
+    pub argv: Vec<String>,
+}
+
+impl Process {
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+}
+
+impl Plan {
+    /// # Errors
+    /// If a port is in use.
+    pub fn new(args: &UpArgs, common: &CommonArgs, cores: u32, ports: &mut Ports) -> Result<Self> {
+        let port = ports.hold(SocketAddr::new(args.host, args.port), "--port")?;
+        let roles = roles(args);
+        let threads = args.engine.threads.unwrap_or_else(|| (cores / roles.len() as u32).max(1));
+        let mut engines = Vec::with_capacity(roles.len());
+        for (role, index) in roles {
+            engines.push(engine(args, common, role, index, threads, ports)?);
+        }
+        let router = router(args, common, SocketAddr::new(args.host, port), &engines);
+        Ok(Self { engines, router })
+    }
+}
+
+/// The role of each engine, and its number among those of the role.
+fn roles(args: &UpArgs) -> Vec<(EngineRole, u32)> {
+    let numbered = |role, count| (0..count).map(move |index| (role, index));
+    match args.routing.strategy {
+        Strategy::None => vec![(EngineRole::Both, 0)],
+        Strategy::Push | Strategy::Pull => numbered(EngineRole::Prefill, args.prefill)
+            .chain(numbered(EngineRole::Decode, args.decode))
+            .collect(),
+    }
+}
+
+fn engine(
+    args: &UpArgs,
+    common: &CommonArgs,
+    role: EngineRole,
+    index: u32,
+    threads: u32,
+    ports: &mut Ports,
+) -> Result<Process> {
+    let host = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let port = ports.take()?;
+    // The engine tells its peers where it is, so it may as well choose; but not where the user has fixed the ports.
+    let side_channel_port = if args.base_port.is_some() { ports.take()? } else { 0 };
+    let name = format!("{role}-{index}");
+    let mut argv = vec![
+        "serve".to_owned(),
+        format!("--role={role}"),
+        format!("--name={name}"),
+        format!("--host={host}"),
+        format!("--port={port}"),
+        format!("--side-channel-port={side_channel_port}"),
+        format!("--advertise-host={host}"),
+    ];
+    argv.extend(EngineArgs { threads: Some(threads), ..args.engine.clone() }.to_argv());
+    argv.extend(ending_and_log(args, common));
+    Ok(Process {
+        name,
+        role: role.as_str(),
+        address: SocketAddr::new(host, port),
+        threads: Some(threads),
+        argv,
+    })
+}
+
+fn router(args: &UpArgs, common: &CommonArgs, listen: SocketAddr, engines: &[Process]) -> Process {
+    // The chat shows which engines answered. Whoever reaches this router has the banner's table anyway.
+    let mut argv = vec!["route".to_owned(), format!("--listen={listen}"), "--expose-served-by".to_owned()];
+    argv.extend(engines.iter().map(|engine| format!("--{}={}", engine.role, engine.url())));
+    argv.extend(args.routing.to_argv());
+    argv.extend(ending_and_log(args, common));
+    Process { name: "router".to_owned(), role: "router", address: reachable(listen), threads: None, argv }
+}
+
+/// A process ends its requests well before it would be killed.
+fn ending_and_log(args: &UpArgs, common: &CommonArgs) -> [String; 3] {
+    let drain = args.stop_timeout.0 * 2 / 3;
+    [
+        format!("--drain-timeout={}", Span(drain)),
+        format!("--log-level={}", value_name(common.log_level)),
+        format!("--log-format={}", value_name(common.log_format)),
+    ]
+}
+
+/// Where this machine reaches what listens on `address`: on every address means on loopback too.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Command, RouteArgs, ServeArgs};
+    use crate::settings;
+
+    fn up(flags: &[&str]) -> (UpArgs, CommonArgs) {
+        let argv = ["baton", "up", "--port=0"].into_iter().chain(flags.iter().copied()).map(Into::into);
+        let cli = settings::parse(argv).unwrap();
+        let Command::Up(args) = cli.command else { unreachable!() };
+        (*args, cli.common)
+    }
+
+    fn plan(flags: &[&str], cores: u32) -> Plan {
+        let (args, common) = up(flags);
+        Plan::new(&args, &common, cores, &mut Ports::new(args.base_port)).unwrap()
+    }
+
+    fn command(process: &Process) -> Command {
+        let argv = std::iter::once("baton").chain(process.argv.iter().map(String::as_str)).map(Into::into);
+        settings::parse(argv).unwrap().command
+    }
+
+    fn serve(process: &Process) -> ServeArgs {
+        let Command::Serve(args) = command(process) else { panic!("{process:?}") };
+        *args
+    }
+
+    fn route(plan: &Plan) -> RouteArgs {
+        let Command::Route(args) = command(&plan.router) else { panic!("{plan:?}") };
+        *args
+    }
+
+    #[test]
+    fn engines_share_the_cores_and_the_router_knows_them_all() {
+        let plan = plan(&["--model=emulated", "--prefill=2", "--decode=1"], 8);
+        let names: Vec<&str> = plan.engines.iter().map(|engine| engine.name.as_str()).collect();
+        assert_eq!(names, ["prefill-0", "prefill-1", "decode-0"]);
+        assert!(plan.engines.iter().all(|engine| serve(engine).engine.threads == Some(2)));
+        let router = route(&plan);
+        assert_eq!(router.prefill, [plan.engines[0].url(), plan.engines[1].url()]);
+        assert_eq!(router.decode, [plan.engines[2].url()]);
+        assert!(router.both.is_empty() && router.expose_served_by);
+    }
+
+    #[test]
+    fn without_a_hand_off_one_engine_does_both_with_all_cores() {
+        let plan = plan(&["--model=emulated", "--strategy=none", "--prefill=3"], 8);
+        assert_eq!(plan.engines.len(), 1);
+        assert_eq!(serve(&plan.engines[0]).role, EngineRole::Both);
+        assert_eq!(plan.engines[0].threads, Some(8));
+        assert_eq!(route(&plan).both, [plan.engines[0].url()]);
+    }
+
+    #[test]
+    fn more_engines_than_cores_have_a_thread_each() {
+        assert_eq!(plan(&["--model=emulated", "--decode=4"], 2).engines[0].threads, Some(1));
+        assert_eq!(plan(&["--model=emulated", "--threads=7"], 2).engines[1].threads, Some(7));
+    }
+
+    /// Every setting that `up` shares with the commands it runs is said to them, each with a value that is not the default.
+    #[test]
+    fn children_are_told_everything() {
+        let engine = [
+            "--model=m",
+            "--served-model-name=s",
+            "--emulated-profile=instant",
+            "--emulated-tokenizer=t",
+            "--max-model-len=1000",
+            "--kv-memory=3MiB",
+            "--block-tokens=8",
+            "--no-prefix-cache",
+            "--max-num-seqs=3",
+            "--step-tokens=99",
+            "--max-waiting=98",
+            "--threads=5",
+            "--on-lost-kv=fail",
+            "--lease=31s",
+            "--heartbeat=6s",
+            "--register-timeout=7s",
+            "--max-receiving=65",
+        ];
+        let routing = [
+            "--strategy=pull",
+            "--policy=round-robin",
+            "--attempts=4",
+            "--max-requests=5",
+            "--max-queued=6",
+            "--max-legs-per-engine=7",
+            "--queue-timeout=8s",
+            "--prefill-timeout=9s",
+            "--first-byte-timeout=10s",
+            "--answer-timeout=11s",
+            "--idle-timeout=12s",
+        ];
+        let flags = [&engine[..], &routing[..]].concat();
+        let (args, _) = up(&flags);
+        let plan = plan(&flags, 2);
+        assert_eq!(serve(&plan.engines[1]).engine, args.engine);
+        assert_eq!(route(&plan).routing, args.routing);
+        assert_all_differ(&args.engine, &engine, &["transport"]);
+        assert_all_differ(&args.routing, &routing, &[]);
+    }
+
+    /// The list above would not notice a flag that is new.
+    fn assert_all_differ<A: clap::Args>(_: &A, said: &[&str], only_one_value: &[&str]) {
+        let command = A::augment_args(clap::Command::new("x"));
+        let flags = command.get_arguments().filter_map(clap::Arg::get_long);
+        for flag in flags.filter(|flag| !only_one_value.contains(flag)) {
+            let name = format!("--{flag}");
+            assert!(
+                said.iter().any(|text| text.split('=').next() == Some(&name)),
+                "{name} is not in the test"
+            );
+        }
+    }
+
+    #[test]
+    fn ports_follow_the_base() {
+        // Two neighbours that are free just now.
+        let base = (20_000..30_000)
+            .step_by(7)
+            .find(|port| (0..4).all(|i| std::net::TcpListener::bind(("127.0.0.1", port + i)).is_ok()));
+        let base = base.unwrap();
+        let plan = plan(&["--model=emulated", &format!("--base-port={base}")], 2);
+        assert_eq!(plan.engines[1].address.port(), base + 2);
+        assert_eq!(serve(&plan.engines[1]).side_channel_port, base + 3);
+    }
+
+    #[test]
+    fn a_router_on_every_address_is_reached_on_loopback() {
+        assert_eq!(reachable("0.0.0.0:80".parse().unwrap()), "127.0.0.1:80".parse().unwrap());
+        assert_eq!(reachable("[::]:80".parse().unwrap()), "[::1]:80".parse().unwrap());
+        assert_eq!(reachable("10.0.0.1:80".parse().unwrap()), "10.0.0.1:80".parse().unwrap());
+    }
+}
