@@ -1,7 +1,7 @@
 //! The emulated model's tokenizer: a byte is a token, and the ids above are written `<300>`.
 //!
-//! Reversible both ways for what the emulated model makes: its answers have only ids above the bytes, and each of them reads back
-//! as itself.
+//! Reversible both ways for what the emulated model makes: its answers have only ids above the bytes, and
+//! each of them reads back as itself.
 
 use std::borrow::Cow;
 
@@ -57,7 +57,8 @@ impl ByteTokenizer {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// The id that `text` begins with, if it begins with one as [`ByteTokenizer::token_bytes`] writes it, and its length.
+    /// The id that `text` begins with, if it begins with one as [`ByteTokenizer::token_bytes`] writes it, and
+    /// its length.
     fn leading_word(&self, text: &[u8]) -> Option<(TokenId, usize)> {
         let inner = text.strip_prefix(b"<")?;
         let digits = inner.iter().take(10).position(|b| !b.is_ascii_digit())?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use baton_engine::OnLostKv;
-use baton_model::EmulatedModel;
+use baton_model::{CpuPrecision, EmulatedModel};
 use baton_types::{EngineName, EngineRole};
 use serde::{Deserialize, Serialize};
 
@@ -43,7 +43,8 @@ pub struct ServerConfig {
     pub transport: TransportKind,
     pub prefix_cache: bool,
     pub on_lost_kv: LostKv,
-    /// How long a peer's right to blocks lasts without a sign of life, and how often one is given. At least three to one.
+    /// How long a peer's right to blocks lasts without a sign of life, and how often one is given. At least
+    /// three to one.
     pub lease_ms: u64,
     pub heartbeat_ms: u64,
     /// How long a decode engine waits for a prefill engine to take up what it registered (push).
@@ -109,6 +110,37 @@ impl From<LostKv> for OnLostKv {
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum ModelChoice {
     Emulated(EmulatedChoice),
+    Checkpoint(CheckpointChoice),
+}
+
+/// A real model, computed by this machine's processors.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CheckpointChoice {
+    /// As on the command line: see `baton_model::fetch::ModelSource::parse`.
+    pub source: String,
+    #[serde(default)]
+    pub precision: Precision,
+}
+
+/// How activations enter matrix products. Engines that exchange KV have the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// The reference's words.
+    #[default]
+    Exact,
+    /// Faster; now and then another word where two are nearly as likely.
+    Int8,
+}
+
+impl From<Precision> for CpuPrecision {
+    fn from(precision: Precision) -> Self {
+        match precision {
+            Precision::Exact => Self::Exact,
+            Precision::Int8 => Self::Int8,
+        }
+    }
 }
 
 /// No model: real KV bytes, the times of some hardware, and text that depends on every byte of KV.
@@ -122,8 +154,8 @@ pub struct EmulatedChoice {
     pub layers: u32,
     pub kv_heads: u32,
     pub head_dim: u32,
-    /// A model whose tokenizer and chat template are used, so that texts have as many tokens as they would have with it;
-    /// named as on the command line. By default a byte is a token.
+    /// A model whose tokenizer and chat template are used, so that texts have as many tokens as they would
+    /// have with it; named as on the command line. By default a byte is a token.
     pub tokenizer: Option<String>,
 }
 

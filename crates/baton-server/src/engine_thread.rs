@@ -1,5 +1,5 @@
-//! The thread that owns the engine core: one input at a time, then all that follows from it. The only place with a clock, and
-//! nothing in it waits but for the next input.
+//! The thread that owns the engine core: one input at a time, then all that follows from it. The only place
+//! with a clock, and nothing in it waits but for the next input.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;

@@ -1,5 +1,5 @@
-//! Threads whose panic ends the server: a core that broke an invariant, or a runner that died, must never leave a process
-//! behind that takes requests and answers none.
+//! Threads whose panic ends the server: a core that broke an invariant, or a runner that died, must never
+//! leave a process behind that takes requests and answers none.
 
 use std::any::Any;
 use std::io;

@@ -1,4 +1,5 @@
-//! The one way to the engine thread: a bounded queue that HTTP handlers, side channel, transfer thread and runner put into.
+//! The one way to the engine thread: a bounded queue that HTTP handlers, side channel, transfer thread and
+//! runner put into.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,7 +8,8 @@ use baton_types::{SeqId, TokenId};
 use tokio::runtime;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
-/// Inputs that may wait for the engine thread. Whoever finds it full waits (threads and connections) or is refused (requests).
+/// Inputs that may wait for the engine thread. Whoever finds it full waits (threads and connections) or is
+/// refused (requests).
 const MAX_INPUTS: usize = 4096;
 
 /// What the engine thread takes in.
@@ -40,8 +42,8 @@ pub(crate) enum SeqEvent {
     Refused(Refusal),
 }
 
-/// A sequence's events. Not bounded by a capacity but by the request: at most `max_tokens` tokens and one ending, so that a
-/// slow client holds a few bytes a token and never the engine (I11).
+/// A sequence's events. Not bounded by a capacity but by the request: at most `max_tokens` tokens and one
+/// ending, so that a slow client holds a few bytes a token and never the engine (I11).
 pub(crate) type SeqEvents = mpsc::UnboundedReceiver<SeqEvent>;
 
 /// Why a request did not get into the inbox.
@@ -84,8 +86,8 @@ impl Inbox {
         Ok((seq, receiver))
     }
 
-    /// Puts an input in from wherever waiting is not possible, such as a `drop`. One that finds the inbox full waits in a task:
-    /// there are at most two for each sequence, and sequences are bounded.
+    /// Puts an input in from wherever waiting is not possible, such as a `drop`. One that finds the inbox
+    /// full waits in a task: there are at most two for each sequence, and sequences are bounded.
     pub fn put(&self, input: Input) {
         if let Err(mpsc::error::TrySendError::Full(item)) = self.items.try_send(Item::Input(input)) {
             let items = self.items.clone();

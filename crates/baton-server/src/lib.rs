@@ -1,8 +1,9 @@
-//! One engine process: the OpenAI-compatible API in front of an engine core, with its runner, side channel and transport.
+//! One engine process: the OpenAI-compatible API in front of an engine core, with its runner, side channel
+//! and transport.
 //!
-//! A driver: it moves inputs and outputs between the core and the world, and holds no rule about scheduling, blocks or the
-//! protocol. Threads: the engine (core and clock), the runner (computes steps), the transfer thread (moves blocks), and tokio's
-//! (HTTP, side channel).
+//! A driver: it moves inputs and outputs between the core and the world, and holds no rule about scheduling,
+//! blocks or the protocol. Threads: the engine (core and clock), the runner (computes steps), the transfer
+//! thread (moves blocks), and tokio's (HTTP, side channel).
 
 mod answer_text;
 mod app;
@@ -29,6 +30,9 @@ mod transfer_link;
 mod utf8;
 
 pub use byte_tokenizer::ByteTokenizer;
-pub use config::{EmulatedChoice, LostKv, ModelChoice, ServerConfig, SideChannelConfig, TransportKind};
+pub use config::{
+    CheckpointChoice, EmulatedChoice, LostKv, ModelChoice, Precision, ServerConfig, SideChannelConfig,
+    TransportKind,
+};
 pub use error::ServerError;
 pub use server::{Server, serve};

@@ -1,4 +1,5 @@
-//! Randomness from the operating system, for everything that a stranger must not guess or that must differ between lives.
+//! Randomness from the operating system, for everything that a stranger must not guess or that must differ
+//! between lives.
 
 use rand::TryRng;
 use rand::rngs::SysRng;

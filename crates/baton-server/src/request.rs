@@ -19,7 +19,8 @@ pub(crate) struct Prepared {
     pub stream: bool,
     pub include_usage: bool,
     pub return_token_ids: bool,
-    /// Prompt tokens that nobody computed for this request, as the prefill leg counted them; only with a hand-off from a peer.
+    /// Prompt tokens that nobody computed for this request, as the prefill leg counted them; only with a
+    /// hand-off from a peer.
     pub cached_by_peer: Option<u32>,
 }
 
@@ -76,7 +77,8 @@ fn finish(
 ) -> Result<Prepared, ApiError> {
     let source = matches!(hand_off, HandOff::ToPeer { .. });
     if source {
-        // The prompt and one token; where the answer ends is for the decode leg to see, which sees that token too.
+        // The prompt and one token; where the answer ends is for the decode leg to see, which sees that token
+        // too.
         (generation.max_tokens, generation.min_tokens) = (Some(1), 0);
         generation.stop.clear();
     }

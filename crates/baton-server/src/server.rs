@@ -43,7 +43,8 @@ pub struct Server {
     side_channel: TcpListener,
 }
 
-/// Serves until `shutdown` resolves, then drains: requests and leases may end, up to the configuration's limit.
+/// Serves until `shutdown` resolves, then drains: requests and leases may end, up to the configuration's
+/// limit.
 ///
 /// # Errors
 /// If the server cannot start, or a fault ended it: then the process must end as well.

@@ -1,5 +1,5 @@
-//! The side channel: protocol messages between engines over TCP. A frame is its length in bytes (u32, little-endian) and its
-//! payload. Nothing here knows what a message means.
+//! The side channel: protocol messages between engines over TCP. A frame is its length in bytes (u32,
+//! little-endian) and its payload. Nothing here knows what a message means.
 
 mod connection;
 
@@ -23,13 +23,14 @@ const MAX_ACCEPTED: usize = 4096;
 /// Dials under way; more wait for their turn.
 const MAX_DIALS: usize = 64;
 const DIAL_TIMEOUT: Duration = Duration::from_secs(3);
-/// Bytes of received frames that the engine has not handled yet, over all connections. More than one of the longest frames.
+/// Bytes of received frames that the engine has not handled yet, over all connections. More than one of the
+/// longest frames.
 const RECEIVED_BUDGET_BYTES: usize = 16 * codec::MAX_FRAME_BYTES;
 /// How long to wait when the operating system gives no socket.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The engine thread's hold on the side channel. No call waits. Dropping it ends the listener and, once what is queued is written,
-/// every connection.
+/// The engine thread's hold on the side channel. No call waits. Dropping it ends the listener and, once what
+/// is queued is written, every connection.
 #[derive(Debug)]
 pub(crate) struct SideChannel {
     shared: Arc<Shared>,

@@ -19,7 +19,8 @@ impl Ticket {
         Self { seq, events, inbox, over: false }
     }
 
-    /// The next thing that happens to the sequence; nothing if the engine has ended. Not to be called again after the ending.
+    /// The next thing that happens to the sequence; nothing if the engine has ended. Not to be called again
+    /// after the ending.
     pub async fn next(&mut self) -> Option<SeqEvent> {
         let event = self.events.recv().await;
         self.over = !matches!(event, Some(SeqEvent::Token(_)));

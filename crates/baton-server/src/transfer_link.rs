@@ -54,8 +54,8 @@ pub(crate) fn open(
 #[derive(Debug)]
 pub(crate) struct TransferLink {
     thread: TransferHandle,
-    /// Paths whose removal did not find a place among the thread's commands. Nothing else may stand for it: the fence has to come
-    /// from the transport (I3).
+    /// Paths whose removal did not find a place among the thread's commands. Nothing else may stand for it:
+    /// the fence has to come from the transport (I3).
     removals: VecDeque<EngineId>,
 }
 

@@ -1,7 +1,7 @@
 //! Characters from bytes that come in pieces.
 
-/// Holds back the beginning of a character (at most three bytes) until the rest is there. The pieces together are what
-/// [`String::from_utf8_lossy`] makes of all bytes.
+/// Holds back the beginning of a character (at most three bytes) until the rest is there. The pieces together
+/// are what [`String::from_utf8_lossy`] makes of all bytes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Utf8Assembler {
     pending: Vec<u8>,

@@ -19,7 +19,8 @@ use crate::exchange::{End, Exchange, Step};
 use crate::random::draw_u128;
 use crate::request;
 
-/// Whose request this is. Whoever stands in front of the engine says so; KV is never shared between tenants (I13).
+/// Whose request this is. Whoever stands in front of the engine says so; KV is never shared between tenants
+/// (I13).
 const TENANT_HEADER: &str = "x-baton-tenant";
 const MAX_TENANT_BYTES: usize = 256;
 

@@ -1,4 +1,5 @@
-//! What routers, load balancers and operators ask: health, version, models, metrics, and what kind of engine this is.
+//! What routers, load balancers and operators ask: health, version, models, metrics, and what kind of engine
+//! this is.
 
 use std::sync::Arc;
 

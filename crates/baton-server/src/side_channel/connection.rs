@@ -13,13 +13,14 @@ use tokio::time::timeout;
 
 use crate::inbox::Inbox;
 
-/// Frames that wait to be written on one connection, and their bytes; one that does not fit closes the connection.
+/// Frames that wait to be written on one connection, and their bytes; one that does not fit closes the
+/// connection.
 const MAX_QUEUED_FRAMES: usize = 1024;
 const MAX_QUEUED_BYTES: usize = 4 * codec::MAX_FRAME_BYTES;
 /// How long one frame may take to be written, or to arrive once it has begun.
 const FRAME_TIMEOUT: Duration = Duration::from_secs(10);
-/// The first frames of a connection come from a stranger and are short: Hello and Welcome. Until they are there it cannot make
-/// us hold more.
+/// The first frames of a connection come from a stranger and are short: Hello and Welcome. Until they are
+/// there it cannot make us hold more.
 const HANDSHAKE_FRAMES: usize = 2;
 const MAX_HANDSHAKE_FRAME_BYTES: usize = codec::MAX_METADATA_BYTES + 1024;
 
@@ -80,7 +81,8 @@ async fn read_frames(
     for count in 0_usize.. {
         let limit = if count < HANDSHAKE_FRAMES { MAX_HANDSHAKE_FRAME_BYTES } else { codec::MAX_FRAME_BYTES };
         let Some(frame) = read_frame(&mut stream, limit).await? else { break };
-        // A peer that sends faster than the engine takes waits here. One permit at least, so that empty frames count too.
+        // A peer that sends faster than the engine takes waits here. One permit at least, so that empty
+        // frames count too.
         let share = u32::try_from(frame.len().max(1)).expect("a frame is shorter than its limit");
         let Ok(share) = received.clone().acquire_many_owned(share).await else { break };
         let input = baton_engine::Input::Proto(Input::Received { conn, frame });
@@ -89,7 +91,8 @@ async fn read_frames(
     Ok(())
 }
 
-/// The next frame, or nothing at the end of the stream. Memory grows with what has arrived, not with what was announced.
+/// The next frame, or nothing at the end of the stream. Memory grows with what has arrived, not with what was
+/// announced.
 async fn read_frame(stream: &mut (impl AsyncRead + Unpin), limit: usize) -> io::Result<Option<Vec<u8>>> {
     let first = match stream.read_u8().await {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),

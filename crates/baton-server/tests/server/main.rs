@@ -2,6 +2,7 @@
 
 mod alone;
 mod api;
+mod checkpoint;
 mod faults;
 mod hand_off;
 mod harness;

@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 
 use crate::harness::{TestServer, config, ids, with};
 
-/// Byte-level BPE without merges: the 256 byte characters in ascending order, and one special token above them.
-fn write_tokenizer(directory: &Path) {
+/// Byte-level BPE without merges: the 256 byte characters in ascending order, and one special token above
+/// them.
+pub fn write_tokenizer(directory: &Path) {
     let printable = |b: u32| matches!(b, 33..=126 | 161..=172 | 174..=255);
     let mut next = 256;
     let mut vocabulary = serde_json::Map::new();
@@ -38,12 +39,12 @@ fn write_tokenizer(directory: &Path) {
     let write = |name: &str, text: String| std::fs::write(directory.join(name), text).unwrap();
     write("tokenizer.json", tokenizer.to_string());
     write("tokenizer_config.json", json!({"eos_token": "<end>", "chat_template": template}).to_string());
-    write("config.json", "{}".to_owned());
 }
 
 async fn server(first_token: u32) -> TestServer {
     let directory = tempfile::tempdir().unwrap();
     write_tokenizer(directory.path());
+    std::fs::write(directory.path().join("config.json"), "{}").unwrap();
     let choice = EmulatedChoice {
         model: EmulatedModel { first_token, ..EmulatedModel::default() },
         profile: "instant".to_owned(),
@@ -95,7 +96,8 @@ async fn an_answer_ends_at_the_end_of_sequence_unless_that_is_ignored() {
     let ignored = server.complete(&with(body.clone(), "ignore_eos", true.into())).await;
     assert_eq!(ids(&ignored), [256; 5]);
     assert_eq!(ignored["choices"][0]["finish_reason"], "length");
-    // A prefill leg whose first token ends the answer still hands over: where answers end is for the decode leg to see.
+    // A prefill leg whose first token ends the answer still hands over: where answers end is for the decode
+    // leg to see.
     let leg = with(body, "kv_transfer_params", json!({"do_remote_decode": true}));
     let answer: Value = server.complete(&leg).await;
     assert_eq!(ids(&answer), [256]);
