@@ -1,5 +1,7 @@
 //! The binary as its users meet it: whole systems of real processes, with the emulated model.
 
 mod chat;
+mod kills;
 mod program;
+mod same_words;
 mod up;

@@ -48,10 +48,12 @@ pub struct Place {
 
 impl System {
     pub fn start(flags: &[&str]) -> Self {
-        let argv = [&["up", "--model=emulated", "--kv-memory=16MiB", "--port=0"], flags];
-        let mut argv = argv.concat();
-        if !argv.iter().any(|flag| flag.starts_with("--emulated-profile")) {
-            argv.push("--emulated-profile=instant");
+        let mut argv = [&["up", "--port=0"], flags].concat();
+        for default in ["--model=emulated", "--kv-memory=16MiB", "--emulated-profile=instant"] {
+            let name = default.split('=').next().unwrap();
+            if !flags.iter().any(|flag| flag.starts_with(name)) {
+                argv.push(default);
+            }
         }
         let mut up = baton(&argv).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut out = BufReader::new(up.stdout.take().unwrap());
@@ -118,6 +120,11 @@ impl Drop for System {
         let _ = self.up.kill();
         let _ = self.up.wait();
     }
+}
+
+/// A port that nobody listens on at the moment.
+pub fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 pub fn send(pid: u32, signal: Signal) {
