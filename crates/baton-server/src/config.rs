@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use baton_engine::OnLostKv;
-use baton_model::EmulatedModel;
+use baton_model::{CpuPrecision, EmulatedModel};
 use baton_types::{EngineName, EngineRole};
 use serde::{Deserialize, Serialize};
 
@@ -109,6 +109,37 @@ impl From<LostKv> for OnLostKv {
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum ModelChoice {
     Emulated(EmulatedChoice),
+    Checkpoint(CheckpointChoice),
+}
+
+/// A real model, computed by this machine's processors.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CheckpointChoice {
+    /// As on the command line: see `baton_model::fetch::ModelSource::parse`.
+    pub source: String,
+    #[serde(default)]
+    pub precision: Precision,
+}
+
+/// How activations enter matrix products. Engines that exchange KV have the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// The reference's words.
+    #[default]
+    Exact,
+    /// Faster; now and then another word where two are nearly as likely.
+    Int8,
+}
+
+impl From<Precision> for CpuPrecision {
+    fn from(precision: Precision) -> Self {
+        match precision {
+            Precision::Exact => Self::Exact,
+            Precision::Int8 => Self::Int8,
+        }
+    }
 }
 
 /// No model: real KV bytes, the times of some hardware, and text that depends on every byte of KV.

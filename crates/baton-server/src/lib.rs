@@ -29,6 +29,9 @@ mod transfer_link;
 mod utf8;
 
 pub use byte_tokenizer::ByteTokenizer;
-pub use config::{EmulatedChoice, LostKv, ModelChoice, ServerConfig, SideChannelConfig, TransportKind};
+pub use config::{
+    CheckpointChoice, EmulatedChoice, LostKv, ModelChoice, Precision, ServerConfig, SideChannelConfig,
+    TransportKind,
+};
 pub use error::ServerError;
 pub use server::{Server, serve};

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use baton_engine::ModelRunner;
-use baton_model::{CostProfile, EmulatedRunner, KvMemory, Paced};
+use baton_model::fetch::{ModelFiles, ModelSource};
+use baton_model::{CostProfile, CpuModel, CpuRunner, EmulatedRunner, KvMemory, Paced};
 use baton_proto::Compat;
 use baton_types::{KvDtype, KvLayout, KvOrder, MemoryRegion, TokenId};
 
 use crate::byte_tokenizer::ByteTokenizer;
-use crate::config::{EmulatedChoice, ModelChoice, ServerConfig};
+use crate::config::{CheckpointChoice, EmulatedChoice, ModelChoice, ServerConfig};
 use crate::error::ServerError;
 use crate::text::Text;
 use crate::{model_files, transfer_link};
@@ -54,6 +55,7 @@ impl std::fmt::Debug for Loaded {
 pub(crate) fn load(config: &ServerConfig) -> Result<Loaded, ServerError> {
     match &config.model {
         ModelChoice::Emulated(choice) => load_emulated(config, choice),
+        ModelChoice::Checkpoint(choice) => load_checkpoint(config, choice),
     }
 }
 
@@ -90,6 +92,55 @@ fn load_emulated(config: &ServerConfig, choice: &EmulatedChoice) -> Result<Loade
         max_model_len: config.max_model_len.unwrap_or(EMULATED_CONTEXT),
         name: "emulated".to_owned(),
     })
+}
+
+fn load_checkpoint(config: &ServerConfig, choice: &CheckpointChoice) -> Result<Loaded, ServerError> {
+    let files = model_files::fetch(&choice.source)?;
+    let text = model_files::text(&files)?;
+    let (ModelFiles::Directory(path) | ModelFiles::Gguf(path)) = &files;
+    tracing::info!(model = choice.source, "loading weights");
+    let model = Arc::new(CpuModel::load(path, choice.precision.into()).map_err(model_error)?);
+    let trained = u32::try_from(model.config().max_positions).unwrap_or(u32::MAX);
+    let max_model_len = config.max_model_len.unwrap_or(trained);
+    if max_model_len > trained {
+        let text =
+            format!("max_model_len ({max_model_len}) is beyond the model's context of {trained} tokens");
+        return Err(ServerError::Config(text));
+    }
+    let memory = allocate(config, model.kv_layout(config.block_tokens))?;
+    let threads = config.threads.map_or_else(cores, |threads| threads as usize);
+    tracing::info!(threads, weight_bytes = model.weight_bytes(), "weights loaded");
+    let runner = CpuRunner::new(model.clone(), memory.clone(), threads).map_err(model_error)?;
+    let mut eos: Vec<TokenId> = text.eos().iter().chain(&model.config().eos).copied().collect();
+    eos.sort_unstable();
+    eos.dedup();
+    Ok(Loaded {
+        runner: Box::new(runner),
+        vocab: text.vocab_size().min(model.config().vocab),
+        eos,
+        text,
+        region: memory.region().clone(),
+        layout: memory.layout().clone(),
+        blocks: memory.num_blocks(),
+        fingerprint: model.fingerprint().to_owned(),
+        max_model_len,
+        name: public_name(&choice.source),
+    })
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// A name for clients: a path of this machine is none of their business.
+fn public_name(source: &str) -> String {
+    match ModelSource::parse(source) {
+        Ok(ModelSource::Directory(path) | ModelSource::Gguf(path)) => {
+            let stem = if path.is_dir() { path.file_name() } else { path.file_stem() };
+            stem.map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned())
+        }
+        _ => source.to_owned(),
+    }
 }
 
 /// The KV pool: whole blocks in memory that the configured transport can move.
@@ -158,6 +209,8 @@ mod tests {
         let choice = EmulatedChoice { profile: "warp".to_owned(), ..EmulatedChoice::default() };
         let unknown = ServerConfig { model: ModelChoice::Emulated(choice), ..ServerConfig::default() };
         assert!(matches!(load(&unknown), Err(ServerError::Config(text)) if text.contains("instant")));
+        assert_eq!(public_name("Qwen/Qwen3-0.6B"), "Qwen/Qwen3-0.6B");
+        assert!(!public_name(env!("CARGO_MANIFEST_DIR")).contains('/'));
         assert!(free_memory_bytes().is_none_or(|bytes| bytes > 1 << 20));
     }
 }

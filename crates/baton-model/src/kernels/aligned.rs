@@ -1,0 +1,78 @@
+//! Buffers for kernels: aligned to cache lines, large ones to huge pages, and shareable between the threads of one step.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+
+const LINE: usize = 64;
+const HUGE_PAGE: usize = 2 << 20;
+
+/// A zeroed, fixed-size buffer of plain values.
+///
+/// Threads of one step write disjoint parts of it through [`Buffer::ptr`]; between steps it belongs to its owner alone.
+#[derive(Debug)]
+pub struct Buffer<T: Copy> {
+    base: NonNull<T>,
+    len: usize,
+    layout: Layout,
+}
+
+/// Types for which all-zero bytes are a value.
+pub trait Plain: Copy + Send + Sync {}
+impl Plain for f32 {}
+impl Plain for i8 {}
+impl Plain for u8 {}
+impl Plain for i32 {}
+
+impl<T: Plain> Buffer<T> {
+    /// `len` zeros.
+    pub fn zeroed(len: usize) -> Self {
+        let bytes = len.max(1) * size_of::<T>();
+        let align = if bytes >= HUGE_PAGE { HUGE_PAGE } else { LINE };
+        let layout = Layout::from_size_align(bytes, align).expect("a buffer fits the address space");
+        // SAFETY: the size is not zero.
+        let base = unsafe { alloc_zeroed(layout) };
+        let base = NonNull::new(base).unwrap_or_else(|| handle_alloc_error(layout));
+        Self { base: base.cast(), len, layout }
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub fn ptr(&self) -> *mut T {
+        self.base.as_ptr()
+    }
+
+    pub fn as_slice(&self) -> &[T] {
+        // SAFETY: `len` initialised values; no step runs while its owner can call this with a plain reference.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+    }
+
+    pub fn as_mut_slice(&mut self) -> &mut [T] {
+        // SAFETY: as for `as_slice`, and the borrow is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
+    }
+
+    /// Grows to at least `len`, losing the contents.
+    pub fn reserve_zeroed(&mut self, len: usize) {
+        if self.len < len {
+            *self = Self::zeroed(len);
+        }
+    }
+}
+
+impl<T: Copy> Drop for Buffer<T> {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `zeroed` with this layout, freed once; T has no destructor.
+        unsafe { dealloc(self.base.as_ptr().cast(), self.layout) };
+    }
+}
+
+// SAFETY: a buffer is a plain owned allocation; sharing follows the rule on the type.
+unsafe impl<T: Plain> Send for Buffer<T> {}
+// SAFETY: as for `Send`.
+unsafe impl<T: Plain> Sync for Buffer<T> {}

@@ -1,0 +1,312 @@
+//! Attention over paged K and V.
+//!
+//! Positions are taken in tiles of 32, aligned to position 0 whatever the block size, the chunk or the batch. For each query
+//! and head: scores by one chain over the head's dimensions; then, with the running maximum, `exp`, and one chain over the
+//! tile's positions for each dimension of the output. A query stops at its own position, so that later rows of its chunk, and
+//! whatever is in the rest of a block, never enter (I7).
+
+use std::ptr::NonNull;
+
+use super::aligned::Buffer;
+use super::simd::{LANES, Simd, dispatch, exp, max_lanes, sum_lanes};
+
+/// Positions of one tile.
+pub const TILE: usize = 32;
+/// Queries that share one pass over K and V.
+pub const QUERY_CHUNK: usize = 32;
+/// Rows (a query and a head) computed at once.
+const ROWS: usize = 6;
+
+/// What one call computes: `queries x heads` rows that attend to the same KV head.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionTask<'a> {
+    /// The K and V runs of this layer and KV head, block by block: `block_tokens x head_dim` f32 each.
+    pub runs: &'a [(NonNull<u8>, NonNull<u8>)],
+    pub block_tokens: usize,
+    pub head_dim: usize,
+    /// The first row's first head; rotated and scaled.
+    pub q: *const f32,
+    pub out: *mut f32,
+    /// Values from one query to the next, in `q` and in `out`.
+    pub q_stride: usize,
+    pub out_stride: usize,
+    /// Position of the first query: it attends to `0..=first_position`, the next to one more.
+    pub first_position: usize,
+    /// At most [`QUERY_CHUNK`].
+    pub queries: usize,
+    /// Heads side by side, from `q` and `out` on.
+    pub heads: usize,
+}
+
+/// One thread's room for a tile of K and V and the state of the rows.
+#[derive(Debug)]
+pub struct AttentionScratch {
+    k: Buffer<f32>,
+    v: Buffer<f32>,
+    probabilities: Buffer<f32>,
+    out: Buffer<f32>,
+    max: Buffer<f32>,
+    sums: Buffer<f32>,
+}
+
+impl AttentionScratch {
+    /// For up to `group` heads a KV head.
+    pub fn new(head_dim: usize, group: usize) -> Self {
+        let rows = QUERY_CHUNK * group;
+        Self {
+            k: Buffer::zeroed(head_dim * TILE),
+            v: Buffer::zeroed(head_dim * TILE),
+            probabilities: Buffer::zeroed(ROWS * TILE),
+            out: Buffer::zeroed(rows * head_dim),
+            max: Buffer::zeroed(rows),
+            sums: Buffer::zeroed(rows * LANES),
+        }
+    }
+}
+
+dispatch! {
+    /// Computes a task.
+    ///
+    /// # Safety
+    /// The processor must have `isa`. The task's runs must cover its positions and be readable, `q` readable and `out` writable
+    /// for its rows, and the scratch made for its head size and used by nobody else meanwhile.
+    pub unsafe fn attend(task: &AttentionTask<'_>, scratch: &AttentionScratch) = attend_kernel
+}
+
+#[inline(always)]
+unsafe fn attend_kernel<S: Simd>(task: &AttentionTask<'_>, scratch: &AttentionScratch) {
+    let rows = task.queries * task.heads;
+    let positions = task.first_position + task.queries;
+    assert!(
+        task.queries <= QUERY_CHUNK && rows * task.head_dim <= scratch.out.len(),
+        "the scratch is for such tasks"
+    );
+    assert!(positions.div_ceil(task.block_tokens) <= task.runs.len(), "the table covers the queries");
+    // SAFETY: asserted above, and the caller's.
+    unsafe {
+        scratch.out.ptr().write_bytes(0, rows * task.head_dim);
+        scratch.sums.ptr().write_bytes(0, rows * LANES);
+        for start in (0..positions).step_by(TILE) {
+            let tile = Tile { task, scratch, start };
+            tile.gather::<S>(TILE.min(positions - start));
+            // Queries before the tile see nothing of it.
+            let first_query = start.saturating_sub(task.first_position);
+            let mut row = first_query * task.heads;
+            while row < rows {
+                let size = ROWS.min(rows - row);
+                tile.rows::<S>(row, size);
+                row += size;
+            }
+        }
+        for row in 0..rows {
+            let (query, head) = (row / task.heads, row % task.heads);
+            let sum = sum_lanes::<S>(S::load(scratch.sums.ptr().add(row * LANES)));
+            let inverse = S::splat(1.0 / sum);
+            let from = scratch.out.ptr().add(row * task.head_dim);
+            let to = task.out.add(query * task.out_stride + head * task.head_dim);
+            for i in (0..task.head_dim).step_by(LANES) {
+                S::store(to.add(i), S::mul(S::load(from.add(i)), inverse));
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Tile<'a> {
+    task: &'a AttentionTask<'a>,
+    scratch: &'a AttentionScratch,
+    start: usize,
+}
+
+impl Tile<'_> {
+    /// Copies the tile's first `len` positions: K as `[head_dim][TILE]`, V as `[TILE][head_dim]`. What is behind them keeps old
+    /// values, which no row uses.
+    #[inline(always)]
+    unsafe fn gather<S: Simd>(self, len: usize) {
+        let (task, dim) = (self.task, self.task.head_dim);
+        let mut at = 0;
+        // SAFETY: positions below `start + len` are in the runs, and the scratch holds a tile.
+        unsafe {
+            while at < len {
+                let position = self.start + at;
+                let (block, offset) = (position / task.block_tokens, position % task.block_tokens);
+                let run = (task.block_tokens - offset).min(len - at);
+                let (k, v) = task.runs[block];
+                let (k, v) =
+                    (k.as_ptr().cast::<f32>().add(offset * dim), v.as_ptr().cast::<f32>().add(offset * dim));
+                v.copy_to_nonoverlapping(self.scratch.v.ptr().add(at * dim), run * dim);
+                let mut i = 0;
+                while i < run {
+                    let to = self.scratch.k.ptr().add(at + i);
+                    if run - i >= LANES {
+                        for d in (0..dim).step_by(LANES) {
+                            S::transpose(k.add(i * dim + d), dim, to.add(d * TILE), TILE);
+                        }
+                        i += LANES;
+                    } else {
+                        for d in 0..dim {
+                            *to.add(d * TILE) = *k.add(i * dim + d);
+                        }
+                        i += 1;
+                    }
+                }
+                at += run;
+            }
+        }
+    }
+
+    /// How many of the tile's positions `row` sees.
+    #[inline(always)]
+    fn seen(self, row: usize) -> usize {
+        let position = self.task.first_position + row / self.task.heads;
+        (position + 1 - self.start).min(TILE)
+    }
+
+    #[inline(always)]
+    fn q(self, row: usize) -> *const f32 {
+        let (query, head) = (row / self.task.heads, row % self.task.heads);
+        self.task.q.wrapping_add(query * self.task.q_stride + head * self.task.head_dim)
+    }
+
+    #[inline(always)]
+    unsafe fn rows<S: Simd>(self, row: usize, size: usize) {
+        // SAFETY: passed on: `size` rows from `row` on.
+        unsafe {
+            if size == ROWS {
+                self.scores::<S, ROWS>(row);
+            } else {
+                (0..size).for_each(|i| self.scores_of_one::<S>(row, i));
+            }
+            for i in 0..size {
+                self.softmax::<S>(row + i, i);
+            }
+            if size == ROWS && (0..ROWS).all(|i| self.seen(row + i) == TILE) {
+                self.weigh::<S, ROWS>(row, 0, TILE);
+            } else {
+                // A row stops at its own position: adding zero times a later V is not always adding nothing.
+                (0..size).for_each(|i| self.weigh::<S, 1>(row + i, i, self.seen(row + i)));
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn scores_of_one<S: Simd>(self, row: usize, i: usize) {
+        // SAFETY: passed on.
+        unsafe { self.scores_at::<S, 1>(row + i, i) }
+    }
+
+    #[inline(always)]
+    unsafe fn scores<S: Simd, const R: usize>(self, row: usize) {
+        // SAFETY: passed on.
+        unsafe { self.scores_at::<S, R>(row, 0) }
+    }
+
+    /// Scores of R rows with all positions of the tile, into the probabilities from `slot` on.
+    #[inline(always)]
+    unsafe fn scores_at<S: Simd, const R: usize>(self, row: usize, slot: usize) {
+        // SAFETY: R rows of q and of probabilities, and a tile of K.
+        unsafe {
+            let q: [*const f32; R] = std::array::from_fn(|r| self.q(row + r));
+            let mut scores = [[S::splat(0.0); 2]; R];
+            for d in 0..self.task.head_dim {
+                let k = self.scratch.k.ptr().add(d * TILE);
+                let k = [S::load(k), S::load(k.add(LANES))];
+                for r in 0..R {
+                    let value = S::splat(*q[r].add(d));
+                    scores[r] = [S::fma(value, k[0], scores[r][0]), S::fma(value, k[1], scores[r][1])];
+                }
+            }
+            for (r, scores) in scores.iter().enumerate() {
+                let to = self.scratch.probabilities.ptr().add((slot + r) * TILE);
+                S::store(to, scores[0]);
+                S::store(to.add(LANES), scores[1]);
+            }
+        }
+    }
+
+    /// Turns the scores of `row` in `slot` into weights, and rescales what the row has so far to the new maximum.
+    #[inline(always)]
+    unsafe fn softmax<S: Simd>(self, row: usize, slot: usize) {
+        let (scratch, dim, seen) = (self.scratch, self.task.head_dim, self.seen(row));
+        // SAFETY: the row's state and the slot's scores.
+        unsafe {
+            let p = scratch.probabilities.ptr().add(slot * TILE);
+            let lowest = S::splat(f32::NEG_INFINITY);
+            let scores = [
+                S::first(seen, S::load(p), lowest),
+                S::first(seen.saturating_sub(LANES), S::load(p.add(LANES)), lowest),
+            ];
+            let mut max = max_lanes::<S>(S::max(scores[0], scores[1]));
+            let sums = scratch.sums.ptr().add(row * LANES);
+            let held = scratch.max.ptr().add(row);
+            if self.start > 0 {
+                max = if *held > max { *held } else { max };
+                if max != *held {
+                    let scale = exp::<S>(S::splat(*held - max));
+                    S::store(sums, S::mul(S::load(sums), scale));
+                    let out = scratch.out.ptr().add(row * dim);
+                    for i in (0..dim).step_by(LANES) {
+                        S::store(out.add(i), S::mul(S::load(out.add(i)), scale));
+                    }
+                }
+            }
+            *held = max;
+            let (zero, max) = (S::splat(0.0), S::splat(max));
+            let weights = [
+                S::first(seen, exp::<S>(S::sub(scores[0], max)), zero),
+                S::first(seen.saturating_sub(LANES), exp::<S>(S::sub(scores[1], max)), zero),
+            ];
+            S::store(p, weights[0]);
+            S::store(p.add(LANES), weights[1]);
+            S::store(sums, S::add(S::load(sums), S::add(weights[0], weights[1])));
+        }
+    }
+
+    /// Adds the tile's first `len` V, weighed, to the outputs of R rows.
+    #[inline(always)]
+    unsafe fn weigh<S: Simd, const R: usize>(self, row: usize, slot: usize, len: usize) {
+        let dim = self.task.head_dim;
+        // SAFETY: R rows of outputs and of weights, and a tile of V.
+        unsafe {
+            let p = self.scratch.probabilities.ptr().add(slot * TILE);
+            for d in (0..dim).step_by(2 * LANES) {
+                let out = self.scratch.out.ptr().add(row * dim + d);
+                let v = self.scratch.v.ptr().add(d);
+                if d + 2 * LANES <= dim {
+                    weigh_lanes::<S, R, 2>(p, v, dim, out, len);
+                } else {
+                    weigh_lanes::<S, R, 1>(p, v, dim, out, len);
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn weigh_lanes<S: Simd, const R: usize, const N: usize>(
+    p: *const f32,
+    v: *const f32,
+    dim: usize,
+    out: *mut f32,
+    len: usize,
+) {
+    // SAFETY: the caller's: `len` rows of V and weights, R rows of outputs.
+    unsafe {
+        let mut acc: [[S::F; N]; R] =
+            std::array::from_fn(|r| std::array::from_fn(|n| S::load(out.add(r * dim + n * LANES))));
+        for j in 0..len {
+            let value: [S::F; N] = std::array::from_fn(|n| S::load(v.add(j * dim + n * LANES)));
+            for r in 0..R {
+                let weight = S::splat(*p.add(r * TILE + j));
+                for n in 0..N {
+                    acc[r][n] = S::fma(weight, value[n], acc[r][n]);
+                }
+            }
+        }
+        for (r, acc) in acc.iter().enumerate() {
+            for (n, acc) in acc.iter().enumerate() {
+                S::store(out.add(r * dim + n * LANES), *acc);
+            }
+        }
+    }
+}
