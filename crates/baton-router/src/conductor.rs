@@ -311,6 +311,7 @@ impl Conductor {
     fn finish(&self, state: &mut State, request: RequestId, end: RequestEnd) {
         let live = state.requests.remove(&request).expect("requests finish once");
         self.metrics.finished(end);
+        tracing::info!(?request, ?end, "finished");
         match (live.begin, live.end) {
             (Some(begin), _) => {
                 let _ = begin.send(Begin::End { end, refusal: live.refusal });

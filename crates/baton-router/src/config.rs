@@ -24,6 +24,8 @@ pub struct RouterConfig {
     pub probe_timeout_ms: u64,
     /// Largest request of a client.
     pub max_body_bytes: usize,
+    /// How long a client may take to send it.
+    pub body_timeout_ms: u64,
     /// Largest answer of an engine that is not streamed.
     pub max_answer_bytes: usize,
     /// Largest event in a stream.
@@ -67,6 +69,7 @@ impl Default for RouterConfig {
             probe_interval_ms: 1000,
             probe_timeout_ms: 1000,
             max_body_bytes: 32 << 20,
+            body_timeout_ms: 30_000,
             max_answer_bytes: 64 << 20,
             max_event_bytes: 4 << 20,
             drain_ms: 30_000,

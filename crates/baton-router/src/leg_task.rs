@@ -12,7 +12,7 @@ use hyper::header::CONTENT_TYPE;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
-use crate::answer_filter::{AnswerFilter, whole_answer};
+use crate::answer_gate::{AnswerGate, whole_answer};
 use crate::client_answer::AnswerBytes;
 use crate::conductor::Conductor;
 use crate::engine_client::{EngineAnswer, EngineClient, ExchangeError};
@@ -102,14 +102,14 @@ impl LegTask {
         if !media_type.is_some_and(|value| value.starts_with("text/event-stream")) {
             return Err(Report::Failed(LegFault::BadAnswer));
         }
-        let mut filter = AnswerFilter::new(self.limits.max_event_bytes);
+        let mut gate = AnswerGate::new(self.limits.max_event_bytes);
         let mut client = ClientStream::new(self);
-        while !filter.is_done() {
+        while !gate.is_done() {
             let Some(input) = answer.next().await.map_err(failed)? else {
                 // It ended without [DONE].
                 return Err(Report::Failed(LegFault::Broken));
             };
-            let (events, fault) = filter.push(&input);
+            let (events, fault) = gate.push(&input);
             client.send(events).await;
             if let Some(fault) = fault {
                 return Err(Report::Failed(fault));

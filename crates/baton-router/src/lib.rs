@@ -2,7 +2,7 @@
 //!
 //! All decisions are `baton-routing`'s. This crate turns HTTP into the core's inputs and its outputs into HTTP.
 
-mod answer_filter;
+mod answer_gate;
 mod client_answer;
 mod conductor;
 pub mod config;
@@ -102,6 +102,7 @@ impl BoundRouter {
         let front = Arc::new(Front {
             conductor: Arc::clone(&conductor),
             max_body_bytes: config.max_body_bytes,
+            body_timeout: Duration::from_millis(config.body_timeout_ms),
             expose_served_by: config.expose_served_by,
             tenant_header,
             started_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
@@ -123,9 +124,11 @@ impl BoundRouter {
         // Dropped, and so aborted, when this returns.
         let mut background = JoinSet::new();
         background.spawn(Arc::clone(&self.conductor).run_timer());
-        for (engine, client) in (0..).map(EngineKey).zip(&self.clients) {
+        let labels = self.config.labels();
+        for ((engine, client), label) in (0..).map(EngineKey).zip(&self.clients).zip(labels) {
             let prober = Prober {
                 engine,
+                label,
                 client: Arc::clone(client),
                 conductor: Arc::clone(&self.conductor),
                 interval: self.config.probe_interval(),

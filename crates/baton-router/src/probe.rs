@@ -18,6 +18,7 @@ const MAX_PROBE_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub(crate) struct Prober {
     pub engine: EngineKey,
+    pub label: String,
     pub client: Arc<EngineClient>,
     pub conductor: Arc<Conductor>,
     pub interval: Duration,
@@ -26,45 +27,63 @@ pub(crate) struct Prober {
 
 enum Finding {
     Ready(Box<EngineInfo>),
-    NotReady,
+    /// It answers, but takes no requests now.
+    NotReady(StatusCode),
+    /// It answers, but not as a Baton engine.
+    Foreign(StatusCode),
+    Unreachable(String),
 }
 
 impl Prober {
     /// For ever. Engines are probed by tasks of their own: one that hangs delays no other.
     pub async fn run(self) {
+        // An operator wants to know of changes, not of every probe.
+        let mut last = String::new();
         loop {
-            self.probe_once().await;
+            let finding = self.probe().await;
+            let news = match &finding {
+                Finding::Ready(info) => format!("ready as {}, role {}", info.engine_id, info.role),
+                Finding::NotReady(status) => format!("not ready: {status}"),
+                Finding::Foreign(status) => format!("no Baton engine: {status}"),
+                Finding::Unreachable(why) => format!("out of reach: {why}"),
+            };
+            if news != last {
+                tracing::info!(engine = self.label, address = %self.client.address(), "{news}");
+                last = news;
+            }
+            self.tell(finding);
             tokio::time::sleep(self.interval).await;
         }
     }
 
-    pub async fn probe_once(&self) {
-        match tokio::time::timeout(self.timeout, self.ask()).await {
-            Ok(Ok(Finding::Ready(info))) => self.conductor.probed(self.engine, *info),
-            Ok(Ok(Finding::NotReady)) => self.conductor.probe_refused(self.engine),
-            Ok(Err(error)) => {
-                tracing::debug!(engine = ?self.engine, %error, "probe");
-                self.conductor.probe_failed(self.engine);
-            }
-            Err(_) => self.conductor.probe_failed(self.engine),
+    fn tell(&self, finding: Finding) {
+        match finding {
+            Finding::Ready(info) => self.conductor.probed(self.engine, *info),
+            Finding::NotReady(_) | Finding::Foreign(_) => self.conductor.probe_refused(self.engine),
+            Finding::Unreachable(_) => self.conductor.probe_failed(self.engine),
         }
     }
 
-    /// Both paths are asked: an engine that drains still says what it is, but takes no requests.
+    async fn probe(&self) -> Finding {
+        match tokio::time::timeout(self.timeout, self.ask()).await {
+            Ok(Ok(finding)) => finding,
+            Ok(Err(error)) => Finding::Unreachable(error.to_string()),
+            Err(_) => Finding::Unreachable("no answer in time".to_owned()),
+        }
+    }
+
+    /// Both paths are asked: an engine that drains may still say what it is, but takes no requests.
     async fn ask(&self) -> Result<Finding, ExchangeError> {
         let (status, _) = self.get("/health").await?;
         if status != StatusCode::OK {
-            return Ok(Finding::NotReady);
+            return Ok(Finding::NotReady(status));
         }
         let (status, body) = self.get("/baton/info").await?;
-        match serde_json::from_slice::<EngineInfo>(&body) {
-            Ok(info) if status == StatusCode::OK => Ok(Finding::Ready(Box::new(self.reachable(info)))),
-            Ok(_) => Ok(Finding::NotReady),
-            Err(error) => {
-                tracing::warn!(engine = %self.client.address(), %status, %error, "this is no Baton engine");
-                Ok(Finding::NotReady)
-            }
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            return Ok(Finding::NotReady(status));
         }
+        let info = serde_json::from_slice::<EngineInfo>(&body).ok().filter(|_| status == StatusCode::OK);
+        Ok(info.map_or(Finding::Foreign(status), |info| Finding::Ready(Box::new(self.reachable(info)))))
     }
 
     /// A side-channel host that means something only on the engine's machine becomes the one that was dialled.

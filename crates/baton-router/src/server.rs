@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body as AxumBody;
@@ -30,6 +31,7 @@ const MAX_CLIENT_ID_BYTES: usize = 256;
 pub(crate) struct Front {
     pub conductor: Arc<Conductor>,
     pub max_body_bytes: usize,
+    pub body_timeout: Duration,
     pub expose_served_by: bool,
     pub tenant_header: Option<HeaderName>,
     /// Unix seconds of the start, the `created` of all models.
@@ -47,6 +49,7 @@ pub(crate) fn routes(front: Arc<Front>) -> Router {
         .route("/health", get(health))
         .route("/metrics", get(metrics))
         .fallback(|| async { error_response(&ApiError::new(ErrorKind::NotFound, "There is no such path.")) })
+        .method_not_allowed_fallback(wrong_method)
         .with_state(front)
 }
 
@@ -73,11 +76,15 @@ async fn metrics(State(front): State<Arc<Front>>) -> Response {
     ([(CONTENT_TYPE, text)], front.conductor.render_metrics()).into_response()
 }
 
+async fn wrong_method() -> Response {
+    let error = ApiError::new(ErrorKind::BadRequest, "This path does not take this method.");
+    json_response(StatusCode::METHOD_NOT_ALLOWED, error.to_json())
+}
+
 async fn generate(front: Arc<Front>, endpoint: Endpoint, headers: HeaderMap, body: AxumBody) -> Response {
     let id = front.answer_id(&headers);
-    tracing::info!(id = id.to_str().unwrap_or_default(), path = endpoint.path(), "request");
     let mut response = match front.read(endpoint, &headers, body).await {
-        Ok(arrival) => front.route(arrival).await,
+        Ok(arrival) => front.route(id.to_str().unwrap_or_default(), arrival).await,
         Err(error) => error_response(&error),
     };
     response.headers_mut().insert(X_REQUEST_ID, id);
@@ -114,7 +121,9 @@ impl Front {
 
     async fn collect(&self, body: AxumBody) -> Result<Bytes, ApiError> {
         let limited = Limited::new(body, self.max_body_bytes);
-        let collected = limited.collect().await.map_err(|error| {
+        let late = |_| ApiError::new(ErrorKind::BadRequest, "The request body did not come in time.");
+        let collected = tokio::time::timeout(self.body_timeout, limited.collect()).await.map_err(late)?;
+        let collected = collected.map_err(|error| {
             if error.is::<LengthLimitError>() {
                 let message = format!("The request body has more than {} bytes.", self.max_body_bytes);
                 return ApiError::new(ErrorKind::BodyTooLarge, message);
@@ -124,13 +133,20 @@ impl Front {
         Ok(collected.to_bytes())
     }
 
-    async fn route(&self, arrival: Arrival) -> Response {
+    /// `client_id` is for the log: nothing else knows both ids.
+    async fn route(&self, client_id: &str, arrival: Arrival) -> Response {
         let model = arrival.model.clone();
         let (guard, begin) = self.conductor.arrive(arrival);
+        tracing::info!(client_id, request = ?guard.request, "arrived");
         match begin.await {
             Ok(Begin::Answer { bytes, end, served_by }) => {
                 let mut response = match bytes {
-                    AnswerBytes::Whole(text) => json_response(StatusCode::OK, text),
+                    AnswerBytes::Whole(text) => {
+                        // The leg's end follows its only bytes at once. Until then the client is not to look gone.
+                        let _ = end.await;
+                        drop(guard);
+                        json_response(StatusCode::OK, text)
+                    }
                     AnswerBytes::Stream(events) => event_stream(StreamBody::new(events, end, guard)),
                 };
                 if self.expose_served_by

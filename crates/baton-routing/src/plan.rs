@@ -1,6 +1,6 @@
 //! A strategy as data: which legs a request needs, what each waits for, and which one answers the client.
 //!
-//! The interpreter in [`attempt`](crate::attempt) runs every plan; nothing else knows how many legs a request has.
+//! The interpreter in `attempt` runs every plan; nothing else knows how many legs a request has.
 
 use std::fmt;
 use std::str::FromStr;

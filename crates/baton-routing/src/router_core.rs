@@ -11,7 +11,7 @@
 //! | D fails | - | drop P if live, next attempt | drop P if live; fails, visibly | - |
 //! | client gone | drop P | drop both | drop both | - |
 //!
-//! "Next attempt" and what it does to the engines' records is the table in [`retry`](crate::retry). A leg without a
+//! "Next attempt" and what it does to the engines' records is the table in [`retry`]. A leg without a
 //! partner behaves as D in the columns "silent" and "answering".
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -91,6 +91,25 @@ async fn after_the_first_byte_a_failure_is_an_event_and_then_the_end() {
 }
 
 #[tokio::test]
+async fn a_stream_may_go_on_for_long_but_not_fall_silent() {
+    let b = Stub::start("b", Both).await;
+    let mut settings = config(Strategy::None, &[&b]);
+    settings.limits.idle_ms = 150;
+    let world = World::with(settings).await;
+    // Four times as long as the limit, and more.
+    let mut pieces = vec![Bytes::from_static(WORD); 600];
+    pieces.push(Bytes::from_static(b"data: [DONE]\n\n"));
+    b.next(Behaviour::Stream(pieces, StreamEnd::Proper));
+    let answer = world.complete(STREAM).await;
+    assert_eq!(answer.text.len(), 600 * WORD.len() + b"data: [DONE]\n\n".len());
+    b.next(Behaviour::Stream(vec![Bytes::from_static(WORD)], StreamEnd::Hangs));
+    let answer = world.complete(STREAM).await;
+    assert!(answer.text.contains("An engine took too long."), "{}", answer.text);
+    assert!(answer.text.ends_with("data: [DONE]\n\n"), "{}", answer.text);
+    until("the leg is dropped", || b.aborted() == 1).await;
+}
+
+#[tokio::test]
 async fn a_push_pair_stands_and_falls_together() {
     let (p, d) = (Stub::start("p", Prefill).await, Stub::start("d", Decode).await);
     let world = World::start(Strategy::Push, &[&p, &d]).await;
@@ -254,6 +273,9 @@ async fn bad_requests_are_refused_in_openais_shape() {
         assert_eq!(answer.status, status, "{body}: {}", answer.text);
         assert!(answer.json()["error"]["message"].is_string(), "{}", answer.text);
     }
+    let wrong = world.get("/v1/completions").await;
+    assert_eq!(wrong.status, 405);
+    assert!(wrong.json()["error"]["message"].is_string());
     assert!(p.seen().is_empty() && d.seen().is_empty());
 }
 

@@ -21,12 +21,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 pub struct World {
     pub address: SocketAddr,
-    router: JoinHandle<()>,
+    router: Option<JoinHandle<()>>,
 }
 
 impl Drop for World {
     fn drop(&mut self) {
-        self.router.abort();
+        if let Some(router) = &self.router {
+            router.abort();
+        }
     }
 }
 
@@ -75,12 +77,17 @@ impl World {
     /// A router that has seen so many of its engines.
     pub async fn with_fit(config: RouterConfig, engines: usize) -> Self {
         let world = Self::unready(config).await;
+        world.wait_fit(engines).await;
+        world
+    }
+
+    pub async fn wait_fit(&self, engines: usize) {
         for _ in 0..200 {
-            let metrics = world.get("/metrics").await.text;
+            let metrics = self.get("/metrics").await.text;
             let is_fit = |line: &&str| line.starts_with("baton_router_engine_fit{") && line.ends_with(" 1");
             if metrics.lines().filter(is_fit).count() == engines {
-                assert_eq!(world.get("/health").await.status, 200);
-                return world;
+                assert_eq!(self.get("/health").await.status, 200);
+                return;
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -91,7 +98,16 @@ impl World {
         let bound = BoundRouter::bind(config).await.unwrap();
         let address = bound.local_addr();
         let router = tokio::spawn(async move { bound.run(std::future::pending()).await.unwrap() });
-        Self { address, router }
+        Self { address, router: Some(router) }
+    }
+
+    /// A client of a router that somebody else runs.
+    pub fn attach(address: SocketAddr) -> Self {
+        Self { address, router: None }
+    }
+
+    pub fn client(&self) -> Self {
+        Self::attach(self.address)
     }
 
     pub async fn complete(&self, body: &str) -> Answer {

@@ -30,7 +30,7 @@ pub(crate) fn whole_answer(text: Bytes) -> Result<(Bytes, Option<RawJson>), LegF
 /// A stream of chunks, event by event. Holds at most one event, and before the first word those that say nothing yet: as
 /// long as the client has no byte, another engine can take over.
 #[derive(Debug)]
-pub(crate) struct AnswerFilter {
+pub(crate) struct AnswerGate {
     parser: SseParser,
     events: Vec<SseEvent>,
     held: BytesMut,
@@ -39,7 +39,7 @@ pub(crate) struct AnswerFilter {
     done: bool,
 }
 
-impl AnswerFilter {
+impl AnswerGate {
     pub fn new(max_event_bytes: usize) -> Self {
         Self {
             parser: SseParser::new(max_event_bytes),
@@ -168,7 +168,7 @@ mod tests {
     const DONE: &str = "data: [DONE]\n\n";
 
     fn filter(text: &str, piece: usize) -> (String, Option<LegFault>, bool) {
-        let mut filter = AnswerFilter::new(1 << 16);
+        let mut filter = AnswerGate::new(1 << 16);
         let mut out = Vec::new();
         for bytes in text.as_bytes().chunks(piece) {
             let (bytes, fault) = filter.push(bytes);
