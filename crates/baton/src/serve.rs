@@ -88,8 +88,8 @@ mod tests {
     fn the_defaults_are_the_library_s() {
         let library =
             ServerConfig { name: "both".to_owned(), drain_timeout_ms: 10_000, ..ServerConfig::default() };
-        assert_eq!(of(&[]), library);
-        of(&[]).validate().unwrap();
+        assert_eq!(of(&["--model=emulated"]), library);
+        of(&["--model=emulated"]).validate().unwrap();
     }
 
     #[test]
