@@ -20,7 +20,7 @@ impl fmt::Debug for LegId {
     }
 }
 
-/// What went wrong with a leg. What follows from it is in [`retry`].
+/// What went wrong with a leg. What follows from it is in [`retry`](crate::retry).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LegFault {
     /// No connection.

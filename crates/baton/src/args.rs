@@ -15,7 +15,7 @@ use clap::builder::styling::AnsiColor;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use chat::ChatArgs;
-pub use engine::{EngineArgs, LostKv, TransportKind};
+pub use engine::{EngineArgs, LostKv, Precision, TransportKind};
 pub use route::RouteArgs;
 pub use routing::{Policy, Strategy};
 pub use serve::ServeArgs;
@@ -41,8 +41,8 @@ Settings:
   BATON_LOG takes filters such as `info,baton_server=debug`.
 
 Start here:
-  baton up --model emulated          a whole system on this machine
-  baton chat                         talk to it";
+  baton up         a whole system on this machine, with a small model that is fetched once
+  baton chat       talk to it";
 
 /// Serves large language models with prefill and decode on separate engines and hands the KV cache over.
 #[derive(Debug, Parser)]

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::{Context, Result};
-use baton_model::fetch::{FetchProgress, ModelFiles, ModelSource};
+use baton_model::fetch::{FetchProgress, ModelSource};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::args::EngineArgs;
@@ -11,52 +11,21 @@ use crate::args::EngineArgs;
 /// The model that needs no files.
 pub const EMULATED: &str = "emulated";
 
-/// What a user's words for a model stand for.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Model {
-    Emulated,
-    Files {
-        /// How the API calls it, unless the user says otherwise; never a path of this machine.
-        name: String,
-        files: ModelFiles,
-    },
+/// Downloads whatever models the settings name that are not here, and blocks meanwhile, perhaps for minutes.
+///
+/// # Errors
+/// If there is no such model, or it cannot be had.
+pub fn fetch_all(engine: &EngineArgs) -> Result<()> {
+    let named = engine.emulated_tokenizer.iter().chain([&engine.model]);
+    named.filter(|model| *model != EMULATED).try_for_each(|model| fetch(model))
 }
 
-impl Model {
-    /// The engine's model, and on this disk whatever else its settings name. Downloads what is not here, and blocks
-    /// meanwhile, perhaps for minutes.
-    ///
-    /// # Errors
-    /// If there is no such model, or it cannot be had.
-    pub fn find_all(engine: &EngineArgs) -> Result<Self> {
-        if let Some(tokenizer) = &engine.emulated_tokenizer {
-            Self::find(tokenizer)?;
-        }
-        Self::find(&engine.model)
-    }
-
-    fn find(text: &str) -> Result<Self> {
-        if text == EMULATED {
-            return Ok(Self::Emulated);
-        }
-        let source = ModelSource::parse(text)?;
-        let mut bar = FetchBar::new(text);
-        let files = source.fetch(&mut |progress| bar.show(&progress));
-        bar.end();
-        Ok(Self::Files { name: name(&source), files: files.with_context(|| format!("model {text}"))? })
-    }
-}
-
-fn name(source: &ModelSource) -> String {
-    match source {
-        ModelSource::SmolLm2 | ModelSource::Hub(_) => source.to_string(),
-        ModelSource::Gguf(path) => stem(path.file_stem()),
-        ModelSource::Directory(path) => stem(path.canonicalize().ok().as_deref().unwrap_or(path).file_name()),
-    }
-}
-
-fn stem(name: Option<&std::ffi::OsStr>) -> String {
-    name.map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned())
+fn fetch(model: &str) -> Result<()> {
+    let source = ModelSource::parse(model)?;
+    let mut bar = FetchBar::new(model);
+    let files = source.fetch(&mut |progress| bar.show(&progress));
+    bar.end();
+    files.map(drop).with_context(|| format!("model {model}"))
 }
 
 /// A bar in a terminal, else a line for each thing that is done.
@@ -116,18 +85,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_tell_nothing_of_this_machine() {
+    fn what_is_here_is_found_and_what_is_nowhere_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
-        let gguf = dir.path().join("Tiny-1B.Q4.gguf");
-        std::fs::write(&gguf, "").unwrap();
-        let found = Model::find(gguf.to_str().unwrap()).unwrap();
-        assert_eq!(found, Model::Files { name: "Tiny-1B.Q4".to_owned(), files: ModelFiles::Gguf(gguf) });
+        let path = dir.path().to_str().unwrap();
+        let error = format!("{:#}", fetch(path).unwrap_err());
+        assert!(error.contains("config.json"), "{error}");
         std::fs::write(dir.path().join("config.json"), "{}").unwrap();
-        let Model::Files { name, .. } = Model::find(dir.path().to_str().unwrap()).unwrap() else {
-            unreachable!()
-        };
-        assert_eq!(name, dir.path().file_name().unwrap().to_str().unwrap());
-        assert_eq!(Model::find("emulated").unwrap(), Model::Emulated);
-        assert!(Model::find("nothing-of-the-kind").is_err());
+        fetch(path).unwrap();
+        assert!(fetch("nothing-of-the-kind").is_err());
     }
 }

@@ -2,32 +2,41 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
-use baton_server::{EmulatedChoice, ModelChoice, ServerConfig, SideChannelConfig};
+use anyhow::Result;
+use baton_server::{CheckpointChoice, EmulatedChoice, ModelChoice, ServerConfig, SideChannelConfig};
 
-use crate::args::{ByteSize, LostKv, ServeArgs, TransportKind};
-use crate::model::Model;
-use crate::signals;
+use crate::args::{ByteSize, EngineArgs, LostKv, Precision, ServeArgs, TransportKind};
+use crate::{model, signals};
 
 /// # Errors
 /// If the engine cannot start, or a fault ends it.
 pub async fn serve(args: &ServeArgs) -> Result<ExitCode> {
     // Nothing else runs yet that a download could hold up, and until it is done Ctrl-C ends the process by itself.
-    let model = Model::find_all(&args.engine)?;
-    let config = config(args, model)?;
-    baton_server::serve(config, signals::shutdown()?).await?;
+    model::fetch_all(&args.engine)?;
+    baton_server::serve(config(args), signals::shutdown()?).await?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn config(args: &ServeArgs, model: Model) -> Result<ServerConfig> {
+fn model_choice(engine: &EngineArgs) -> ModelChoice {
+    if engine.model == model::EMULATED {
+        return ModelChoice::Emulated(EmulatedChoice {
+            profile: engine.emulated_profile.clone(),
+            tokenizer: engine.emulated_tokenizer.clone(),
+            ..EmulatedChoice::default()
+        });
+    }
+    ModelChoice::Checkpoint(CheckpointChoice {
+        source: engine.model.clone(),
+        precision: match engine.precision {
+            Precision::Exact => baton_server::Precision::Exact,
+            Precision::Int8 => baton_server::Precision::Int8,
+        },
+    })
+}
+
+fn config(args: &ServeArgs) -> ServerConfig {
     let engine = &args.engine;
-    let Model::Emulated = model else { bail!("only the model `emulated` can be served") };
-    let model = ModelChoice::Emulated(EmulatedChoice {
-        profile: engine.emulated_profile.clone(),
-        tokenizer: engine.emulated_tokenizer.clone(),
-        ..EmulatedChoice::default()
-    });
-    Ok(ServerConfig {
+    ServerConfig {
         name: args.name(),
         role: args.role,
         host: args.host.to_string(),
@@ -37,7 +46,7 @@ fn config(args: &ServeArgs, model: Model) -> Result<ServerConfig> {
             port: args.side_channel_port,
             advertised_host: args.advertise_host.clone(),
         },
-        model,
+        model: model_choice(engine),
         served_model_name: engine.served_model_name.clone(),
         kv_memory_bytes: engine.kv_memory.map(|ByteSize(bytes)| bytes),
         block_tokens: engine.block_tokens,
@@ -60,7 +69,7 @@ fn config(args: &ServeArgs, model: Model) -> Result<ServerConfig> {
         register_timeout_ms: engine.register_timeout.ms(),
         drain_timeout_ms: args.drain_timeout.ms(),
         ..ServerConfig::default()
-    })
+    }
 }
 
 #[cfg(test)]
@@ -70,23 +79,23 @@ mod tests {
     use crate::settings;
 
     fn of(flags: &[&str]) -> ServerConfig {
-        let argv =
-            ["baton", "serve", "--model=emulated"].into_iter().chain(flags.iter().copied()).map(Into::into);
+        let argv = ["baton", "serve"].iter().chain(flags).map(Into::into);
         let Command::Serve(args) = settings::parse(argv).unwrap().command else { unreachable!() };
-        config(&args, Model::Emulated).unwrap()
+        config(&args)
     }
 
     #[test]
     fn the_defaults_are_the_library_s() {
         let library =
             ServerConfig { name: "both".to_owned(), drain_timeout_ms: 10_000, ..ServerConfig::default() };
-        assert_eq!(of(&[]), library);
-        of(&[]).validate().unwrap();
+        assert_eq!(of(&["--model=emulated"]), library);
+        of(&["--model=emulated"]).validate().unwrap();
     }
 
     #[test]
     fn flags_reach_the_engine() {
         let config = of(&[
+            "--model=emulated",
             "--role=decode",
             "--kv-memory=2MiB",
             "--no-prefix-cache",
@@ -103,5 +112,15 @@ mod tests {
         assert_eq!((config.lease_ms, config.heartbeat_ms), (9_000, 3_000));
         assert_eq!(config.side_channel.advertised_host.as_deref(), Some("engine-7"));
         assert!(matches!(config.model, ModelChoice::Emulated(choice) if choice.profile == "instant"));
+    }
+
+    #[test]
+    fn any_other_model_is_a_checkpoint() {
+        let checkpoint = |source: &str, precision| {
+            ModelChoice::Checkpoint(CheckpointChoice { source: source.to_owned(), precision })
+        };
+        assert_eq!(of(&["--model=smollm2"]).model, checkpoint("smollm2", baton_server::Precision::Exact));
+        let flags = ["--model=org/name", "--precision=int8"];
+        assert_eq!(of(&flags).model, checkpoint("org/name", baton_server::Precision::Int8));
     }
 }

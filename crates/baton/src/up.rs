@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use crate::args::{CommonArgs, UpArgs};
-use crate::model::Model;
+use crate::model;
 use crate::signals::Signals;
 use plan::Plan;
 use ports::Ports;
@@ -33,7 +33,7 @@ pub async fn up(args: &UpArgs, common: &CommonArgs) -> Result<ExitCode> {
     let plan = Plan::new(args, common, cores, &mut ports)?;
     let mut supervisor = Supervisor::new(args, Screen::new())?;
     // Once, here, so that the engines find it; nothing else runs yet, and Ctrl-C still ends the process by itself.
-    Model::find_all(&args.engine)?;
+    model::fetch_all(&args.engine)?;
     let mut signals = Signals::new()?;
     // Held until here, so that no two processes were given the same port.
     drop(ports);

@@ -9,9 +9,13 @@ use super::value_name;
 
 #[derive(Clone, Debug, PartialEq, Args)]
 pub struct EngineArgs {
-    /// Model to serve: `emulated`, a directory, a .gguf file, or the name of a model to fetch
-    #[arg(long, help_heading = "Model")]
+    /// Model to serve: `smollm2` (98 MB, fetched once), a directory with config.json and safetensors, a .gguf file, a
+    /// Hugging Face id such as Qwen/Qwen3-0.6B, or `emulated` for no model but the times of one
+    #[arg(long, default_value = "smollm2", help_heading = "Model")]
     pub model: String,
+    /// How activations enter matrix products; the same on every engine of a system
+    #[arg(long, value_enum, default_value_t = Precision::Exact, help_heading = "Model")]
+    pub precision: Precision,
     /// Name of the model in the API [default: the model's own]
     #[arg(long, value_name = "NAME", help_heading = "Model")]
     pub served_model_name: Option<String>,
@@ -72,6 +76,14 @@ pub struct EngineArgs {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Precision {
+    /// The reference's words
+    Exact,
+    /// Faster; now and then another word where two are nearly as likely
+    Int8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TransportKind {
     /// Shared memory: engines of one machine and user
     Shm,
@@ -90,6 +102,7 @@ impl EngineArgs {
     pub fn to_argv(&self) -> Vec<String> {
         let mut argv = vec![
             format!("--model={}", self.model),
+            format!("--precision={}", value_name(self.precision)),
             format!("--block-tokens={}", self.block_tokens),
             format!("--no-prefix-cache={}", self.no_prefix_cache),
             format!("--max-num-seqs={}", self.max_num_seqs),

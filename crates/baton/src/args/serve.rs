@@ -12,11 +12,11 @@ use super::units::Span;
 const EXAMPLES: &str = "\
 Examples:
   One engine alone:
-      baton serve --role both --model emulated --port 8100
+      baton serve --role both --model Qwen/Qwen3-0.6B --port 8100
 
   A pair on one machine, and the router in front of it:
-      baton serve --role prefill --name prefill-0 --model emulated --port 8100
-      baton serve --role decode  --name decode-0  --model emulated --port 8200
+      baton serve --role prefill --name prefill-0 --port 8100
+      baton serve --role decode  --name decode-0  --port 8200
       baton route --prefill http://127.0.0.1:8100 --decode http://127.0.0.1:8200";
 
 #[derive(Clone, Debug, Args)]

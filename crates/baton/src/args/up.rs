@@ -12,13 +12,13 @@ use super::units::Span;
 const EXAMPLES: &str = "\
 Examples:
   Prefill and decode on one engine each, the KV cache written ahead:
-      baton up --model emulated
+      baton up
 
   Two prefill engines, three decode engines that read the KV cache themselves:
-      baton up --model emulated --strategy pull --prefill 2 --decode 3
+      baton up --model Qwen/Qwen3-0.6B --strategy pull --prefill 2 --decode 3
 
   The baseline to compare with, one engine without a hand-off:
-      baton up --model emulated --strategy none
+      baton up --strategy none
 
 Ctrl-C stops everything; a second one at once.";
 

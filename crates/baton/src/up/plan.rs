@@ -189,6 +189,7 @@ mod tests {
     fn children_are_told_everything() {
         let engine = [
             "--model=m",
+            "--precision=int8",
             "--served-model-name=s",
             "--emulated-profile=instant",
             "--emulated-tokenizer=t",

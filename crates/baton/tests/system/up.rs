@@ -63,6 +63,7 @@ fn ctrl_c_ends_everything_with_status_0() {
         assert!(!log.is_empty(), "{name}");
     }
     assert!(!said.contains("killed"), "all ended by themselves: {said}");
+    assert_eq!(said.matches("waiting for router").count(), 1, "said once, not at every look: {said}");
 }
 
 #[test]
