@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use xshell::{Shell, cmd};
 
-use crate::{sim, tidy};
+use crate::sim::{self, Profile};
+use crate::tidy;
 
 /// Enough to find each deliberate bug many times over, and few enough for every change.
 const SEEDS: &str = "5000";
@@ -20,9 +21,9 @@ pub fn run(sh: &Shell) -> anyhow::Result<()> {
     step("tests");
     cmd!(sh, "cargo test --workspace").run()?;
     step("simulator");
-    sim::run(sh, &["--seeds".into(), SEEDS.into()])?;
+    sim::run(sh, Profile::Dev, &["--seeds".into(), SEEDS.into()])?;
     step("deliberate bugs");
-    sim::run(sh, &["--mutants".into()])?;
+    sim::run(sh, Profile::Dev, &["--mutants".into()])?;
     step("done");
     Ok(())
 }

@@ -43,7 +43,7 @@ fn main() -> anyhow::Result<()> {
     match args.chore {
         Chore::Tidy => tidy::run(&sh),
         Chore::Ci => ci::run(&sh),
-        Chore::Sim { args } => sim::run(&sh, &args),
+        Chore::Sim { args } => sim::run(&sh, sim::Profile::Release, &args),
         Chore::Bench { what } => bench::run(&sh, what),
     }
 }

@@ -2,9 +2,20 @@
 
 use xshell::{Shell, cmd};
 
-pub fn run(sh: &Shell, args: &[String]) -> anyhow::Result<()> {
+/// How the simulator is compiled: CI has the dev profile at hand already.
+#[derive(Clone, Copy)]
+pub enum Profile {
+    Dev,
+    Release,
+}
+
+pub fn run(sh: &Shell, profile: Profile, args: &[String]) -> anyhow::Result<()> {
     let mutants = args.iter().any(|arg| arg == "--mutants");
     let features: &[&str] = if mutants { &["--features", "mutants"] } else { &[] };
-    cmd!(sh, "cargo run --release --quiet --package baton-sim {features...} -- {args...}").quiet().run()?;
+    let profile = match profile {
+        Profile::Dev => "dev",
+        Profile::Release => "release",
+    };
+    cmd!(sh, "cargo run --profile {profile} --quiet --package baton-sim {features...} -- {args...}").quiet().run()?;
     Ok(())
 }
