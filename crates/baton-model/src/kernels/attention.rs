@@ -41,6 +41,8 @@ pub struct AttentionTask<'a> {
 /// One thread's room for a tile of K and V and the state of the rows.
 #[derive(Debug)]
 pub struct AttentionScratch {
+    /// Dimensions of a head rounded up to whole vectors; what is behind the head's own is zero.
+    padded_dim: usize,
     k: Buffer<f32>,
     v: Buffer<f32>,
     probabilities: Buffer<f32>,
@@ -53,11 +55,13 @@ impl AttentionScratch {
     /// For up to `group` heads a KV head.
     pub fn new(head_dim: usize, group: usize) -> Self {
         let rows = QUERY_CHUNK * group;
+        let padded_dim = head_dim.next_multiple_of(LANES);
         Self {
+            padded_dim,
             k: Buffer::zeroed(head_dim * TILE),
-            v: Buffer::zeroed(head_dim * TILE),
+            v: Buffer::zeroed(padded_dim * TILE),
             probabilities: Buffer::zeroed(ROWS * TILE),
-            out: Buffer::zeroed(rows * head_dim),
+            out: Buffer::zeroed(rows * padded_dim),
             max: Buffer::zeroed(rows),
             sums: Buffer::zeroed(rows * LANES),
         }
@@ -75,16 +79,17 @@ dispatch! {
 
 #[inline(always)]
 unsafe fn attend_kernel<S: Simd>(task: &AttentionTask<'_>, scratch: &AttentionScratch) {
-    let rows = task.queries * task.heads;
+    let (rows, dim) = (task.queries * task.heads, scratch.padded_dim);
+    assert_eq!(dim, task.head_dim.next_multiple_of(LANES), "the scratch is for such heads");
     let positions = task.first_position + task.queries;
     assert!(
-        task.queries <= QUERY_CHUNK && rows * task.head_dim <= scratch.out.len(),
+        task.queries <= QUERY_CHUNK && rows * scratch.padded_dim <= scratch.out.len(),
         "the scratch is for such tasks"
     );
     assert!(positions.div_ceil(task.block_tokens) <= task.runs.len(), "the table covers the queries");
     // SAFETY: asserted above, and the caller's.
     unsafe {
-        scratch.out.ptr().write_bytes(0, rows * task.head_dim);
+        scratch.out.ptr().write_bytes(0, rows * dim);
         scratch.sums.ptr().write_bytes(0, rows * LANES);
         for start in (0..positions).step_by(TILE) {
             let tile = Tile { task, scratch, start };
@@ -102,11 +107,12 @@ unsafe fn attend_kernel<S: Simd>(task: &AttentionTask<'_>, scratch: &AttentionSc
             let (query, head) = (row / task.heads, row % task.heads);
             let sum = sum_lanes::<S>(S::load(scratch.sums.ptr().add(row * LANES)));
             let inverse = S::splat(1.0 / sum);
-            let from = scratch.out.ptr().add(row * task.head_dim);
+            let from = scratch.out.ptr().add(row * dim);
             let to = task.out.add(query * task.out_stride + head * task.head_dim);
-            for i in (0..task.head_dim).step_by(LANES) {
-                S::store(to.add(i), S::mul(S::load(from.add(i)), inverse));
+            for i in (0..dim).step_by(LANES) {
+                S::store(from.add(i), S::mul(S::load(from.add(i)), inverse));
             }
+            from.copy_to_nonoverlapping(to, task.head_dim);
         }
     }
 }
@@ -123,7 +129,7 @@ impl Tile<'_> {
     /// values, which no row uses.
     #[inline(always)]
     unsafe fn gather<S: Simd>(self, len: usize) {
-        let (task, dim) = (self.task, self.task.head_dim);
+        let (task, dim, padded) = (self.task, self.task.head_dim, self.scratch.padded_dim);
         let mut at = 0;
         // SAFETY: positions below `start + len` are in the runs, and the scratch holds a tile.
         unsafe {
@@ -134,11 +140,13 @@ impl Tile<'_> {
                 let (k, v) = task.runs[block];
                 let (k, v) =
                     (k.as_ptr().cast::<f32>().add(offset * dim), v.as_ptr().cast::<f32>().add(offset * dim));
-                v.copy_to_nonoverlapping(self.scratch.v.ptr().add(at * dim), run * dim);
+                for i in 0..run {
+                    v.add(i * dim).copy_to_nonoverlapping(self.scratch.v.ptr().add((at + i) * padded), dim);
+                }
                 let mut i = 0;
                 while i < run {
                     let to = self.scratch.k.ptr().add(at + i);
-                    if run - i >= LANES {
+                    if run - i >= LANES && dim == padded {
                         for d in (0..dim).step_by(LANES) {
                             S::transpose(k.add(i * dim + d), dim, to.add(d * TILE), TILE);
                         }
@@ -227,7 +235,7 @@ impl Tile<'_> {
     /// Turns the scores of `row` in `slot` into weights, and rescales what the row has so far to the new maximum.
     #[inline(always)]
     unsafe fn softmax<S: Simd>(self, row: usize, slot: usize) {
-        let (scratch, dim, seen) = (self.scratch, self.task.head_dim, self.seen(row));
+        let (scratch, dim, seen) = (self.scratch, self.scratch.padded_dim, self.seen(row));
         // SAFETY: the row's state and the slot's scores.
         unsafe {
             let p = scratch.probabilities.ptr().add(slot * TILE);
@@ -265,7 +273,7 @@ impl Tile<'_> {
     /// Adds the tile's first `len` V, weighed, to the outputs of R rows.
     #[inline(always)]
     unsafe fn weigh<S: Simd, const R: usize>(self, row: usize, slot: usize, len: usize) {
-        let dim = self.task.head_dim;
+        let dim = self.scratch.padded_dim;
         // SAFETY: R rows of outputs and of weights, and a tile of V.
         unsafe {
             let p = self.scratch.probabilities.ptr().add(slot * TILE);
