@@ -313,6 +313,20 @@ unsafe fn int_tile<S: Simd, P: IntBlock>(weights: *const u8, blocks: usize, x: R
     unsafe { with_constants!(rounded_tile, S, P, size, (weights, blocks, x)) }
 }
 
+/// Bytes between the block that is computed and the one that is fetched.
+const AHEAD_BYTES: usize = 4096;
+
+/// Fetches one block's bytes some way on: panels follow one another, but the processor's own prefetching starts anew in each page.
+#[inline(always)]
+unsafe fn prefetch_ahead<S: Simd, P: PanelBlock>(block: *const u8) {
+    if P::PACKED {
+        for line in (0..P::BYTES).step_by(64) {
+            // SAFETY: an address that is not valid is not fetched.
+            unsafe { S::prefetch(block.wrapping_add(AHEAD_BYTES + line)) };
+        }
+    }
+}
+
 #[inline(always)]
 unsafe fn load_acc<S: Simd, const R: usize, const N: usize>(v: usize, x: Rows) -> [[S::F; N]; R] {
     // SAFETY: R rows of accumulators are there.
@@ -389,6 +403,7 @@ unsafe fn exact_tile<S: Simd, P: PanelBlock, const R: usize, const N: usize>(
         let mut acc = load_acc::<S, R, N>(v, x);
         for block in 0..blocks {
             let (weights, values) = (weights.add(block * P::BYTES), x.values.add(block * BLOCK));
+            prefetch_ahead::<S, P>(weights);
             let mut chain = Chain::<S, R, N> { values, stride: x.width, sum: [[S::splat(0.0); N]; R] };
             P::for_each_input::<S, N>(weights, v, &mut chain);
             let sum = chain.sum;
@@ -428,6 +443,7 @@ unsafe fn rounded_tile<S: Simd, P: IntBlock, const R: usize, const N: usize>(
                 // The bytes of weights are ZERO too large each.
                 sum[r] = [S::splat_i(-P::ZERO * *x.int_sums.add(r * per_row + block)); N];
             }
+            prefetch_ahead::<S, P>(weights);
             let mut chain = IntChain::<S, R, N> { rounded, stride: x.width, sum };
             P::for_each_four::<S, N>(weights, v, &mut chain);
             let sum = chain.sum;

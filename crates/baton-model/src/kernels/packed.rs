@@ -173,6 +173,8 @@ pub trait Visit<V> {
 pub trait PanelBlock {
     /// Bytes of a block.
     const BYTES: usize;
+    /// Whether the block is read from memory, not from a widened stretch in the cache.
+    const PACKED: bool = true;
     /// Whether sums of stored values are to be scaled.
     const SCALED: bool;
     /// Whether there are minima.
@@ -392,6 +394,7 @@ pub struct WideIntBlock<const ZERO_POINT: i32, const MIN: bool>;
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl<const ZERO_POINT: i32, const MIN: bool> PanelBlock for WideIntBlock<ZERO_POINT, MIN> {
     const BYTES: usize = 2 * PANEL * 4 + BLOCK * PANEL;
+    const PACKED: bool = false;
     const SCALED: bool = true;
     const HAS_MIN: bool = MIN;
 
@@ -438,6 +441,7 @@ pub struct WideBlock<const SCALED: bool, const MIN: bool>;
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl<const IS_SCALED: bool, const MIN: bool> PanelBlock for WideBlock<IS_SCALED, MIN> {
     const BYTES: usize = (2 * PANEL + BLOCK * PANEL) * 4;
+    const PACKED: bool = false;
     const SCALED: bool = IS_SCALED;
     const HAS_MIN: bool = MIN;
 

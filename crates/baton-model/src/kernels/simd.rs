@@ -34,6 +34,9 @@ pub trait Simd: Copy + 'static {
     unsafe fn load_f16(p: *const u16) -> Self::F;
     unsafe fn load_bf16(p: *const u16) -> Self::F;
 
+    /// Asks for the cache line at `p`, which need not be valid.
+    unsafe fn prefetch(p: *const u8);
+
     unsafe fn splat_i(x: i32) -> Self::I;
     unsafe fn load_i(p: *const i32) -> Self::I;
     unsafe fn store_i(p: *mut i32, x: Self::I);
@@ -132,6 +135,8 @@ impl Simd for Portable {
         let halves = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
         each(halves, |bits| f32::from_bits(u32::from(bits) << 16))
     }
+    #[inline(always)]
+    unsafe fn prefetch(_: *const u8) {}
     #[inline(always)]
     unsafe fn splat_i(x: i32) -> Self::I {
         [x; LANES]

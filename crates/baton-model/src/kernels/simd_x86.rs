@@ -72,6 +72,10 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+    #[inline(always)]
     unsafe fn splat_i(x: i32) -> __m512i {
         unsafe { _mm512_set1_epi32(x) }
     }
@@ -230,6 +234,10 @@ impl Simd for Avx2 {
                 _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
             })
         }
+    }
+    #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
     #[inline(always)]
     unsafe fn splat_i(x: i32) -> Self::I {
