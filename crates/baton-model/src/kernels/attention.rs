@@ -94,6 +94,7 @@ unsafe fn attend_kernel<S: Simd>(task: &AttentionTask<'_>, scratch: &AttentionSc
         for start in (0..positions).step_by(TILE) {
             let tile = Tile { task, scratch, start };
             tile.gather::<S>(TILE.min(positions - start));
+            Tile { start: start + TILE, ..tile }.prefetch::<S>(positions);
             // Queries before the tile see nothing of it.
             let first_query = start.saturating_sub(task.first_position);
             let mut row = first_query * task.heads;
@@ -163,6 +164,26 @@ impl Tile<'_> {
         }
     }
 
+    /// Asks for the tile's K and V. Runs of one head lie a block apart in memory, where the processor does not expect them.
+    #[inline(always)]
+    unsafe fn prefetch<S: Simd>(self, positions: usize) {
+        let (task, slot_bytes) = (self.task, self.task.head_dim * 4);
+        let mut position = self.start;
+        while position < positions.min(self.start + TILE) {
+            let (block, offset) = (position / task.block_tokens, position % task.block_tokens);
+            let run = (task.block_tokens - offset).min(positions.min(self.start + TILE) - position);
+            let (k, v) = task.runs[block];
+            for byte in (offset * slot_bytes..(offset + run) * slot_bytes).step_by(64) {
+                // SAFETY: inside the runs.
+                unsafe {
+                    S::prefetch(k.as_ptr().add(byte));
+                    S::prefetch(v.as_ptr().add(byte));
+                }
+            }
+            position += run;
+        }
+    }
+
     /// How many of the tile's positions `row` sees.
     #[inline(always)]
     fn seen(self, row: usize) -> usize {
@@ -176,42 +197,44 @@ impl Tile<'_> {
         self.task.q.wrapping_add(query * self.task.q_stride + head * self.task.head_dim)
     }
 
+    /// Takes `size` rows from `row` on through the tile, at most [`ROWS`].
     #[inline(always)]
     unsafe fn rows<S: Simd>(self, row: usize, size: usize) {
-        // SAFETY: passed on: `size` rows from `row` on.
+        let seen = self.seen(row);
+        // SAFETY: passed on.
         unsafe {
-            if size == ROWS {
-                self.scores::<S, ROWS>(row);
-            } else {
-                (0..size).for_each(|i| self.scores_of_one::<S>(row, i));
+            match size {
+                1 => self.scores::<S, 1>(row),
+                2 => self.scores::<S, 2>(row),
+                3 => self.scores::<S, 3>(row),
+                4 => self.scores::<S, 4>(row),
+                5 => self.scores::<S, 5>(row),
+                _ => self.scores::<S, ROWS>(row),
             }
-            for i in 0..size {
-                self.softmax::<S>(row + i, i);
+            for slot in 0..size {
+                self.softmax::<S>(row + slot, slot);
             }
-            if size == ROWS && (0..ROWS).all(|i| self.seen(row + i) == TILE) {
-                self.weigh::<S, ROWS>(row, 0, TILE);
-            } else {
+            if self.seen(row + size - 1) != seen {
                 // A row stops at its own position: adding zero times a later V is not always adding nothing.
-                (0..size).for_each(|i| self.weigh::<S, 1>(row + i, i, self.seen(row + i)));
+                for slot in 0..size {
+                    self.weigh::<S, 1>(row + slot, slot, self.seen(row + slot));
+                }
+                return;
+            }
+            match size {
+                1 => self.weigh::<S, 1>(row, 0, seen),
+                2 => self.weigh::<S, 2>(row, 0, seen),
+                3 => self.weigh::<S, 3>(row, 0, seen),
+                4 => self.weigh::<S, 4>(row, 0, seen),
+                5 => self.weigh::<S, 5>(row, 0, seen),
+                _ => self.weigh::<S, ROWS>(row, 0, seen),
             }
         }
     }
 
-    #[inline(always)]
-    unsafe fn scores_of_one<S: Simd>(self, row: usize, i: usize) {
-        // SAFETY: passed on.
-        unsafe { self.scores_at::<S, 1>(row + i, i) }
-    }
-
+    /// Scores of R rows with all positions of the tile, into the first probabilities.
     #[inline(always)]
     unsafe fn scores<S: Simd, const R: usize>(self, row: usize) {
-        // SAFETY: passed on.
-        unsafe { self.scores_at::<S, R>(row, 0) }
-    }
-
-    /// Scores of R rows with all positions of the tile, into the probabilities from `slot` on.
-    #[inline(always)]
-    unsafe fn scores_at<S: Simd, const R: usize>(self, row: usize, slot: usize) {
         // SAFETY: R rows of q and of probabilities, and a tile of K.
         unsafe {
             let q: [*const f32; R] = std::array::from_fn(|r| self.q(row + r));
@@ -225,7 +248,7 @@ impl Tile<'_> {
                 }
             }
             for (r, scores) in scores.iter().enumerate() {
-                let to = self.scratch.probabilities.ptr().add((slot + r) * TILE);
+                let to = self.scratch.probabilities.ptr().add(r * TILE);
                 S::store(to, scores[0]);
                 S::store(to.add(LANES), scores[1]);
             }
