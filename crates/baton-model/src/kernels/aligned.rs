@@ -3,6 +3,8 @@
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
+use baton_types::MemoryRegion;
+
 const LINE: usize = 64;
 const HUGE_PAGE: usize = 2 << 20;
 
@@ -91,6 +93,17 @@ impl<T: Copy> Drop for Buffer<T> {
     fn drop(&mut self) {
         // SAFETY: allocated in `zeroed` with this layout, freed once; T has no destructor.
         unsafe { dealloc(self.base.as_ptr().cast(), self.layout) };
+    }
+}
+
+// SAFETY: the allocation is `len` initialised bytes, aligned to at least a cache line, and stays until the value is dropped.
+unsafe impl MemoryRegion for Buffer<u8> {
+    fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    fn len(&self) -> usize {
+        self.len
     }
 }
 

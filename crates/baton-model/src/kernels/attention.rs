@@ -142,7 +142,14 @@ impl Tile<'_> {
                 let (k, v) =
                     (k.as_ptr().cast::<f32>().add(offset * dim), v.as_ptr().cast::<f32>().add(offset * dim));
                 for i in 0..run {
-                    v.add(i * dim).copy_to_nonoverlapping(self.scratch.v.ptr().add((at + i) * padded), dim);
+                    let (from, to) = (v.add(i * dim), self.scratch.v.ptr().add((at + i) * padded));
+                    if dim == padded {
+                        for d in (0..dim).step_by(LANES) {
+                            S::store(to.add(d), S::load(from.add(d)));
+                        }
+                    } else {
+                        from.copy_to_nonoverlapping(to, dim);
+                    }
                 }
                 let mut i = 0;
                 while i < run {
