@@ -329,9 +329,11 @@ unsafe fn prefetch_ahead<S: Simd, P: PanelBlock>(block: *const u8) {
 
 #[inline(always)]
 unsafe fn load_acc<S: Simd, const R: usize, const N: usize>(v: usize, x: Rows) -> [[S::F; N]; R] {
-    // SAFETY: R rows of accumulators are there.
     std::array::from_fn(|r| {
-        std::array::from_fn(|n| unsafe { S::load(x.acc.add(r * PANEL + (v + n) * LANES)) })
+        std::array::from_fn(|n| {
+            // SAFETY: R rows of accumulators are there.
+            unsafe { S::load(x.acc.add(r * PANEL + (v + n) * LANES)) }
+        })
     })
 }
 
