@@ -14,6 +14,7 @@
 
 pub mod activations;
 pub mod aligned;
+pub mod arena;
 pub mod attention;
 pub mod matmul;
 pub mod packed;

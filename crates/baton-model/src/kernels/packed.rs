@@ -12,7 +12,7 @@
 //! A word of nibbles holds inputs 0, 4, 1, 5, 2, 6, 3, 7 of its eight from low to high: so the low nibbles of its bytes are inputs
 //! 0 to 3 and the high ones 4 to 7, which is how integer dot products want them.
 
-use super::aligned::Buffer;
+use super::arena::{Arena, ArenaSlice};
 use super::simd::{LANES, Simd};
 use crate::weights::Tensor;
 use crate::weights::dtype::{Dtype, QUANT_BLOCK};
@@ -28,7 +28,7 @@ pub struct PackedMatrix {
     pub dtype: Dtype,
     pub outputs: usize,
     pub inputs: usize,
-    bytes: Buffer<u8>,
+    bytes: ArenaSlice,
 }
 
 impl PackedMatrix {
@@ -36,18 +36,18 @@ impl PackedMatrix {
     ///
     /// # Panics
     /// If there is none, their element types or columns differ, or columns are not a multiple of 32.
-    pub fn pack(tensors: &[Tensor<'_>]) -> Self {
+    pub fn pack(tensors: &[Tensor<'_>], arena: &mut Arena) -> Self {
         let (dtype, inputs) = (tensors[0].dtype, tensors[0].columns());
         assert!(tensors.iter().all(|t| t.dtype == dtype && t.columns() == inputs), "one type, one width");
         let rows: Vec<&[u8]> = tensors.iter().flat_map(|t| (0..t.rows()).map(|row| t.row(row))).collect();
-        Self::pack_rows(dtype, inputs, &rows)
+        Self::pack_rows(dtype, inputs, &rows, arena)
     }
 
     /// Like [`PackedMatrix::pack`], with plain formats rounded to Q8_0 for integer products.
-    pub fn pack_int8(tensors: &[Tensor<'_>]) -> Self {
+    pub fn pack_int8(tensors: &[Tensor<'_>], arena: &mut Arena) -> Self {
         let (dtype, inputs) = (tensors[0].dtype, tensors[0].columns());
         if dtype.block_elements() == BLOCK {
-            return Self::pack(tensors);
+            return Self::pack(tensors, arena);
         }
         let mut rounded = Vec::new();
         for tensor in tensors {
@@ -55,15 +55,15 @@ impl PackedMatrix {
         }
         let row_bytes = Dtype::Q8_0.bytes_for(inputs).expect("inputs come in blocks");
         let rows: Vec<&[u8]> = rounded.chunks_exact(row_bytes).collect();
-        Self::pack_rows(Dtype::Q8_0, inputs, &rows)
+        Self::pack_rows(Dtype::Q8_0, inputs, &rows, arena)
     }
 
     /// Packs rows given as stored bytes.
-    pub fn pack_rows(dtype: Dtype, inputs: usize, rows: &[&[u8]]) -> Self {
+    pub fn pack_rows(dtype: Dtype, inputs: usize, rows: &[&[u8]], arena: &mut Arena) -> Self {
         assert!(inputs.is_multiple_of(BLOCK), "inputs come in blocks of {BLOCK}");
         let panels = rows.len().div_ceil(PANEL);
         let panel_bytes = inputs / BLOCK * block_bytes(dtype);
-        let mut bytes = Buffer::<u8>::zeroed(panels * panel_bytes);
+        let mut bytes = arena.take(panels * panel_bytes);
         let stored = dtype.bytes_for(BLOCK).expect("a block is whole");
         for (panel, out) in bytes.as_mut_slice().chunks_exact_mut(panel_bytes.max(1)).enumerate() {
             for (lane, row) in rows[panel * PANEL..].iter().take(PANEL).enumerate() {
@@ -531,7 +531,7 @@ mod tests {
                 let rows: Vec<&[u8]> = stored.chunks_exact(row_bytes).collect();
                 let mut want = vec![0.0; outputs * inputs];
                 dtype.widen(&stored, &mut want);
-                let matrix = PackedMatrix::pack_rows(dtype, inputs, &rows);
+                let matrix = PackedMatrix::pack_rows(dtype, inputs, &rows, &mut Arena::default());
                 let got = match dtype {
                     Dtype::F32 => unpack::<F32Block>(&matrix),
                     Dtype::F16 => unpack::<F16Block>(&matrix),
