@@ -181,6 +181,7 @@ pub trait PanelBlock {
     const HAS_MIN: bool;
 
     unsafe fn scale<S: Simd>(block: *const u8, v: usize) -> S::F;
+    /// Means nothing without [`PanelBlock::HAS_MIN`].
     unsafe fn min<S: Simd>(block: *const u8, v: usize) -> S::F;
     /// Shows `visitor` each of the 32 inputs, in order: its stored values in `N` vectors of lanes from `v` on.
     unsafe fn for_each_input<S: Simd, const N: usize>(
@@ -499,6 +500,7 @@ mod tests {
                 for v in 0..2 {
                     // SAFETY: a block of this format; the portable set runs everywhere.
                     let (scale, min) = unsafe { (P::scale::<Portable>(ptr, v), P::min::<Portable>(ptr, v)) };
+                    let min = if P::HAS_MIN { min } else { [0.0; LANES] };
                     let row = panel * PANEL + v * LANES;
                     let at = row * matrix.inputs + block * BLOCK;
                     let mut put = Put { out: &mut out[at..], stride: matrix.inputs, scale, min };
