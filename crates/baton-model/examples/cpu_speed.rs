@@ -1,4 +1,4 @@
-//! Speed of the CPU runner: `cpu_speed MODEL [THREADS] [exact|int8]`.
+//! Speed of the CPU runner: `cpu_speed MODEL [THREADS] [exact|int8] [avx512|avx2|portable]`.
 //!
 //! Prints prefill of 512 tokens, decode of one sequence and of eight at 512 tokens of context, in tokens per second: the best of
 //! several rounds, since whatever else runs on the machine only ever makes a round slower.
@@ -10,7 +10,7 @@ use std::time::Instant;
 use baton_engine::{Batch, BatchEntry, ModelRunner};
 use baton_model::kernels::simd::Isa;
 use baton_model::{CpuModel, CpuPrecision, CpuRunner, KvMemory};
-use baton_types::{BlockId, HeapRegion, SamplingParams, SeqId, TokenId};
+use baton_types::{BlockId, SamplingParams, SeqId, TokenId};
 
 const BLOCK_TOKENS: u32 = 16;
 const CONTEXT: u32 = 512;
@@ -37,8 +37,7 @@ fn main() {
     println!("weights read per token: {:.1} MB", model.weight_bytes() as f64 / 1e6);
     let layout = model.kv_layout(BLOCK_TOKENS);
     let blocks = 8 * layout.blocks_for(CONTEXT as usize + 64);
-    let region = Arc::new(HeapRegion::new(blocks * layout.block_bytes()));
-    let memory = KvMemory::new(region, layout.clone()).expect("the pool holds the blocks");
+    let memory = KvMemory::allocate(layout, blocks as u32);
     let mut runner = CpuRunner::with_isa(model, memory, threads, isa).expect("the layout fits");
     let per_seq = (blocks / 8) as u32;
     let entry = |seq: u32, start: u32, tokens: u32| BatchEntry {

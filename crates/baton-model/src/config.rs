@@ -249,8 +249,9 @@ impl ModelConfig {
         if !self.heads.is_multiple_of(self.kv_heads) {
             return impossible(format!("{} heads do not share {} kv heads", self.heads, self.kv_heads));
         }
-        if !self.head_dim.is_multiple_of(16) || self.head_dim > 512 {
-            return impossible(format!("head dim {} is not a multiple of 16 up to 512", self.head_dim));
+        let step = if self.architecture.has_qk_norm() { 16 } else { 8 };
+        if !self.head_dim.is_multiple_of(step) || self.head_dim > 512 {
+            return impossible(format!("head dim {} is not a multiple of {step} up to 512", self.head_dim));
         }
         for (what, size) in [
             ("hidden size", self.hidden),

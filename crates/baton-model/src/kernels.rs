@@ -9,9 +9,12 @@
 //!   the block's inputs. A row's result so depends on nothing but the row.
 //! - Attention goes over tiles of 32 positions, aligned to position 0, with a running maximum.
 #![allow(unsafe_code)]
+// Rows and lanes are indices into several arrays at once.
+#![allow(clippy::needless_range_loop)]
 
 pub mod activations;
 pub mod aligned;
+pub mod arena;
 pub mod attention;
 pub mod matmul;
 pub mod packed;

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use baton_engine::{BatchEntry, RunnerError};
 use baton_types::{BlockId, KvLayout, MemoryRegion};
 
+use crate::kernels::aligned::Buffer;
+
 /// Why a region cannot be a KV pool.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KvMemoryError {
@@ -39,6 +41,17 @@ impl KvMemory {
             0 => Err(KvMemoryError::TooSmall { region_bytes, block_bytes }),
             num_blocks => Ok(Self { region, layout, num_blocks }),
         }
+    }
+
+    /// A pool of `num_blocks` blocks in memory of its own, in huge pages where the system has them: the runs that attention reads
+    /// lie far apart, and each would cost an address translation.
+    ///
+    /// # Panics
+    /// If the pool has no bytes, or more than the address space.
+    pub fn allocate(layout: KvLayout, num_blocks: u32) -> Self {
+        let bytes =
+            layout.block_bytes().checked_mul(num_blocks as usize).expect("the pool fits the address space");
+        Self::new(Arc::new(Buffer::<u8>::zeroed(bytes)), layout).expect("the region is made for the layout")
     }
 
     pub fn layout(&self) -> &KvLayout {

@@ -95,6 +95,9 @@ unsafe fn block_sums_kernel<S: Simd>(values: *const f32, sums: *mut f32, blocks:
 
 dispatch! {
     /// The sum of each block.
+    ///
+    /// # Safety
+    /// The processor must have `isa`; `blocks` blocks of values, and as many sums.
     pub unsafe fn block_sums(values: *const f32, sums: *mut f32, blocks: usize) = block_sums_kernel
 }
 
@@ -138,6 +141,9 @@ unsafe fn round_blocks_kernel<S: Simd>(
 
 dispatch! {
     /// Rounds each block to signed bytes in `-127..=127`.
+    ///
+    /// # Safety
+    /// The processor must have `isa`; `blocks` blocks of values and of rounded ones, and as many of the rest.
     pub unsafe fn round_blocks(
         values: *const f32,
         rounded: *mut i8,

@@ -1,7 +1,9 @@
 //! Buffers for kernels: aligned to cache lines, large ones to huge pages, and shareable between the threads of one step.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
+
+use baton_types::MemoryRegion;
 
 const LINE: usize = 64;
 const HUGE_PAGE: usize = 2 << 20;
@@ -30,8 +32,13 @@ impl<T: Plain> Buffer<T> {
         let align = if bytes >= HUGE_PAGE { HUGE_PAGE } else { LINE };
         let layout = Layout::from_size_align(bytes, align).expect("a buffer fits the address space");
         // SAFETY: the size is not zero.
-        let base = unsafe { alloc_zeroed(layout) };
+        let base = unsafe { alloc(layout) };
         let base = NonNull::new(base).unwrap_or_else(|| handle_alloc_error(layout));
+        if bytes >= HUGE_PAGE {
+            advise_huge_pages(base, bytes);
+        }
+        // SAFETY: `bytes` bytes were just allocated.
+        unsafe { base.as_ptr().write_bytes(0, bytes) };
         Self { base: base.cast(), len, layout }
     }
 
@@ -65,10 +72,38 @@ impl<T: Plain> Buffer<T> {
     }
 }
 
+/// Asks for huge pages before the memory is first touched: a decode step reads all weights, and with small pages spends much of
+/// that on address translation. Where there are none, nothing is lost.
+fn advise_huge_pages(base: NonNull<u8>, bytes: usize) {
+    #[cfg(target_os = "linux")]
+    {
+        let whole_pages = bytes / HUGE_PAGE * HUGE_PAGE;
+        // SAFETY: inside the allocation, aligned to a huge page; the advice changes no contents.
+        let advised = unsafe {
+            rustix::mm::madvise(base.as_ptr().cast(), whole_pages, rustix::mm::Advice::LinuxHugepage)
+        };
+        // A kernel without huge pages says so, and the buffer is as good, only slower.
+        let _ = advised;
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (base, bytes);
+}
+
 impl<T: Copy> Drop for Buffer<T> {
     fn drop(&mut self) {
         // SAFETY: allocated in `zeroed` with this layout, freed once; T has no destructor.
         unsafe { dealloc(self.base.as_ptr().cast(), self.layout) };
+    }
+}
+
+// SAFETY: the allocation is `len` initialised bytes, aligned to at least a cache line, and stays until the value is dropped.
+unsafe impl MemoryRegion for Buffer<u8> {
+    fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    fn len(&self) -> usize {
+        self.len
     }
 }
 

@@ -41,6 +41,8 @@ pub struct AttentionTask<'a> {
 /// One thread's room for a tile of K and V and the state of the rows.
 #[derive(Debug)]
 pub struct AttentionScratch {
+    /// Dimensions of a head rounded up to whole vectors; what is behind the head's own is zero.
+    padded_dim: usize,
     k: Buffer<f32>,
     v: Buffer<f32>,
     probabilities: Buffer<f32>,
@@ -53,11 +55,13 @@ impl AttentionScratch {
     /// For up to `group` heads a KV head.
     pub fn new(head_dim: usize, group: usize) -> Self {
         let rows = QUERY_CHUNK * group;
+        let padded_dim = head_dim.next_multiple_of(LANES);
         Self {
+            padded_dim,
             k: Buffer::zeroed(head_dim * TILE),
-            v: Buffer::zeroed(head_dim * TILE),
+            v: Buffer::zeroed(padded_dim * TILE),
             probabilities: Buffer::zeroed(ROWS * TILE),
-            out: Buffer::zeroed(rows * head_dim),
+            out: Buffer::zeroed(rows * padded_dim),
             max: Buffer::zeroed(rows),
             sums: Buffer::zeroed(rows * LANES),
         }
@@ -75,20 +79,22 @@ dispatch! {
 
 #[inline(always)]
 unsafe fn attend_kernel<S: Simd>(task: &AttentionTask<'_>, scratch: &AttentionScratch) {
-    let rows = task.queries * task.heads;
+    let (rows, dim) = (task.queries * task.heads, scratch.padded_dim);
+    assert_eq!(dim, task.head_dim.next_multiple_of(LANES), "the scratch is for such heads");
     let positions = task.first_position + task.queries;
     assert!(
-        task.queries <= QUERY_CHUNK && rows * task.head_dim <= scratch.out.len(),
+        task.queries <= QUERY_CHUNK && rows * scratch.padded_dim <= scratch.out.len(),
         "the scratch is for such tasks"
     );
     assert!(positions.div_ceil(task.block_tokens) <= task.runs.len(), "the table covers the queries");
     // SAFETY: asserted above, and the caller's.
     unsafe {
-        scratch.out.ptr().write_bytes(0, rows * task.head_dim);
+        scratch.out.ptr().write_bytes(0, rows * dim);
         scratch.sums.ptr().write_bytes(0, rows * LANES);
         for start in (0..positions).step_by(TILE) {
             let tile = Tile { task, scratch, start };
             tile.gather::<S>(TILE.min(positions - start));
+            Tile { start: start + TILE, ..tile }.prefetch::<S>(positions);
             // Queries before the tile see nothing of it.
             let first_query = start.saturating_sub(task.first_position);
             let mut row = first_query * task.heads;
@@ -102,11 +108,12 @@ unsafe fn attend_kernel<S: Simd>(task: &AttentionTask<'_>, scratch: &AttentionSc
             let (query, head) = (row / task.heads, row % task.heads);
             let sum = sum_lanes::<S>(S::load(scratch.sums.ptr().add(row * LANES)));
             let inverse = S::splat(1.0 / sum);
-            let from = scratch.out.ptr().add(row * task.head_dim);
+            let from = scratch.out.ptr().add(row * dim);
             let to = task.out.add(query * task.out_stride + head * task.head_dim);
-            for i in (0..task.head_dim).step_by(LANES) {
-                S::store(to.add(i), S::mul(S::load(from.add(i)), inverse));
+            for i in (0..dim).step_by(LANES) {
+                S::store(from.add(i), S::mul(S::load(from.add(i)), inverse));
             }
+            from.copy_to_nonoverlapping(to, task.head_dim);
         }
     }
 }
@@ -123,7 +130,7 @@ impl Tile<'_> {
     /// values, which no row uses.
     #[inline(always)]
     unsafe fn gather<S: Simd>(self, len: usize) {
-        let (task, dim) = (self.task, self.task.head_dim);
+        let (task, dim, padded) = (self.task, self.task.head_dim, self.scratch.padded_dim);
         let mut at = 0;
         // SAFETY: positions below `start + len` are in the runs, and the scratch holds a tile.
         unsafe {
@@ -134,11 +141,20 @@ impl Tile<'_> {
                 let (k, v) = task.runs[block];
                 let (k, v) =
                     (k.as_ptr().cast::<f32>().add(offset * dim), v.as_ptr().cast::<f32>().add(offset * dim));
-                v.copy_to_nonoverlapping(self.scratch.v.ptr().add(at * dim), run * dim);
+                for i in 0..run {
+                    let (from, to) = (v.add(i * dim), self.scratch.v.ptr().add((at + i) * padded));
+                    if dim == padded {
+                        for d in (0..dim).step_by(LANES) {
+                            S::store(to.add(d), S::load(from.add(d)));
+                        }
+                    } else {
+                        from.copy_to_nonoverlapping(to, dim);
+                    }
+                }
                 let mut i = 0;
                 while i < run {
                     let to = self.scratch.k.ptr().add(at + i);
-                    if run - i >= LANES {
+                    if run - i >= LANES && dim == padded {
                         for d in (0..dim).step_by(LANES) {
                             S::transpose(k.add(i * dim + d), dim, to.add(d * TILE), TILE);
                         }
@@ -155,6 +171,26 @@ impl Tile<'_> {
         }
     }
 
+    /// Asks for the tile's K and V. Runs of one head lie a block apart in memory, where the processor does not expect them.
+    #[inline(always)]
+    unsafe fn prefetch<S: Simd>(self, positions: usize) {
+        let (task, slot_bytes) = (self.task, self.task.head_dim * 4);
+        let mut position = self.start;
+        while position < positions.min(self.start + TILE) {
+            let (block, offset) = (position / task.block_tokens, position % task.block_tokens);
+            let run = (task.block_tokens - offset).min(positions.min(self.start + TILE) - position);
+            let (k, v) = task.runs[block];
+            for byte in (offset * slot_bytes..(offset + run) * slot_bytes).step_by(64) {
+                // SAFETY: inside the runs.
+                unsafe {
+                    S::prefetch(k.as_ptr().add(byte));
+                    S::prefetch(v.as_ptr().add(byte));
+                }
+            }
+            position += run;
+        }
+    }
+
     /// How many of the tile's positions `row` sees.
     #[inline(always)]
     fn seen(self, row: usize) -> usize {
@@ -168,42 +204,44 @@ impl Tile<'_> {
         self.task.q.wrapping_add(query * self.task.q_stride + head * self.task.head_dim)
     }
 
+    /// Takes `size` rows from `row` on through the tile, at most [`ROWS`].
     #[inline(always)]
     unsafe fn rows<S: Simd>(self, row: usize, size: usize) {
-        // SAFETY: passed on: `size` rows from `row` on.
+        let seen = self.seen(row);
+        // SAFETY: passed on.
         unsafe {
-            if size == ROWS {
-                self.scores::<S, ROWS>(row);
-            } else {
-                (0..size).for_each(|i| self.scores_of_one::<S>(row, i));
+            match size {
+                1 => self.scores::<S, 1>(row),
+                2 => self.scores::<S, 2>(row),
+                3 => self.scores::<S, 3>(row),
+                4 => self.scores::<S, 4>(row),
+                5 => self.scores::<S, 5>(row),
+                _ => self.scores::<S, ROWS>(row),
             }
-            for i in 0..size {
-                self.softmax::<S>(row + i, i);
+            for slot in 0..size {
+                self.softmax::<S>(row + slot, slot);
             }
-            if size == ROWS && (0..ROWS).all(|i| self.seen(row + i) == TILE) {
-                self.weigh::<S, ROWS>(row, 0, TILE);
-            } else {
+            if self.seen(row + size - 1) != seen {
                 // A row stops at its own position: adding zero times a later V is not always adding nothing.
-                (0..size).for_each(|i| self.weigh::<S, 1>(row + i, i, self.seen(row + i)));
+                for slot in 0..size {
+                    self.weigh::<S, 1>(row + slot, slot, self.seen(row + slot));
+                }
+                return;
+            }
+            match size {
+                1 => self.weigh::<S, 1>(row, 0, seen),
+                2 => self.weigh::<S, 2>(row, 0, seen),
+                3 => self.weigh::<S, 3>(row, 0, seen),
+                4 => self.weigh::<S, 4>(row, 0, seen),
+                5 => self.weigh::<S, 5>(row, 0, seen),
+                _ => self.weigh::<S, ROWS>(row, 0, seen),
             }
         }
     }
 
-    #[inline(always)]
-    unsafe fn scores_of_one<S: Simd>(self, row: usize, i: usize) {
-        // SAFETY: passed on.
-        unsafe { self.scores_at::<S, 1>(row + i, i) }
-    }
-
+    /// Scores of R rows with all positions of the tile, into the first probabilities.
     #[inline(always)]
     unsafe fn scores<S: Simd, const R: usize>(self, row: usize) {
-        // SAFETY: passed on.
-        unsafe { self.scores_at::<S, R>(row, 0) }
-    }
-
-    /// Scores of R rows with all positions of the tile, into the probabilities from `slot` on.
-    #[inline(always)]
-    unsafe fn scores_at<S: Simd, const R: usize>(self, row: usize, slot: usize) {
         // SAFETY: R rows of q and of probabilities, and a tile of K.
         unsafe {
             let q: [*const f32; R] = std::array::from_fn(|r| self.q(row + r));
@@ -217,7 +255,7 @@ impl Tile<'_> {
                 }
             }
             for (r, scores) in scores.iter().enumerate() {
-                let to = self.scratch.probabilities.ptr().add((slot + r) * TILE);
+                let to = self.scratch.probabilities.ptr().add(r * TILE);
                 S::store(to, scores[0]);
                 S::store(to.add(LANES), scores[1]);
             }
@@ -227,7 +265,7 @@ impl Tile<'_> {
     /// Turns the scores of `row` in `slot` into weights, and rescales what the row has so far to the new maximum.
     #[inline(always)]
     unsafe fn softmax<S: Simd>(self, row: usize, slot: usize) {
-        let (scratch, dim, seen) = (self.scratch, self.task.head_dim, self.seen(row));
+        let (scratch, dim, seen) = (self.scratch, self.scratch.padded_dim, self.seen(row));
         // SAFETY: the row's state and the slot's scores.
         unsafe {
             let p = scratch.probabilities.ptr().add(slot * TILE);
@@ -265,7 +303,7 @@ impl Tile<'_> {
     /// Adds the tile's first `len` V, weighed, to the outputs of R rows.
     #[inline(always)]
     unsafe fn weigh<S: Simd, const R: usize>(self, row: usize, slot: usize, len: usize) {
-        let dim = self.task.head_dim;
+        let dim = self.scratch.padded_dim;
         // SAFETY: R rows of outputs and of weights, and a tile of V.
         unsafe {
             let p = self.scratch.probabilities.ptr().add(slot * TILE);

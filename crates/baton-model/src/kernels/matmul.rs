@@ -4,9 +4,11 @@
 //! weights as they are (decode reads few bytes); many rows first have a stretch of the panel widened into the first-level cache
 //! (prefill converts once). Both take the same steps in the same order, so that a row's bits are the same (I7).
 
+use std::marker::PhantomData;
+
 use super::activations::{Activations, CpuPrecision};
 use super::packed::{
-    BLOCK, Bf16Block, F16Block, F32Block, IntBlock, PANEL, PackedMatrix, PanelBlock, Q4Block, Q8Block,
+    BLOCK, Bf16Block, F16Block, F32Block, IntBlock, PANEL, PackedMatrix, PanelBlock, Q4Block, Q8Block, Visit,
     WideBlock, WideIntBlock,
 };
 use super::simd::{LANES, Simd, dispatch};
@@ -148,9 +150,7 @@ impl Panel {
         // SAFETY: blocks `0..self.blocks` of the panel and of each row are there, and the scratch holds a stretch.
         unsafe {
             if rows <= DIRECT_ROWS {
-                return each_tile::<S>(rows, |row, size| {
-                    tile::<S, P>(self.first, self.blocks, x.at(row, 0), size)
-                });
+                return each_tile::<S, P>(self.first, self.blocks, x, rows);
             }
             for start in (0..self.blocks).step_by(STRETCH_BLOCKS) {
                 let blocks = STRETCH_BLOCKS.min(self.blocks - start);
@@ -160,7 +160,7 @@ impl Panel {
                         self.scratch.add(block * W::BYTES),
                     );
                 }
-                each_tile::<S>(rows, |row, size| tile::<S, W>(self.scratch, blocks, x.at(row, start), size));
+                each_tile::<S, W>(self.scratch, blocks, x.at(0, start), rows);
             }
         }
     }
@@ -171,9 +171,7 @@ impl Panel {
         // SAFETY: as for `exact`.
         unsafe {
             if rows <= DIRECT_ROWS {
-                return each_tile::<S>(rows, |row, size| {
-                    int_tile::<S, P>(self.first, self.blocks, x.at(row, 0), size)
-                });
+                return each_int_tile::<S, P>(self.first, self.blocks, x, rows);
             }
             for start in (0..self.blocks).step_by(STRETCH_BLOCKS) {
                 let blocks = STRETCH_BLOCKS.min(self.blocks - start);
@@ -183,22 +181,60 @@ impl Panel {
                         self.scratch.add(block * W::BYTES),
                     );
                 }
-                each_tile::<S>(rows, |row, size| {
-                    int_tile::<S, W>(self.scratch, blocks, x.at(row, start), size)
-                });
+                each_int_tile::<S, W>(self.scratch, blocks, x.at(0, start), rows);
             }
         }
     }
 }
 
-/// Cuts `rows` into tiles.
+/// All rows, a tile at a time.
 #[inline(always)]
-unsafe fn each_tile<S: Simd>(rows: usize, mut f: impl FnMut(usize, usize)) {
-    let mut row = 0;
-    while row < rows {
-        let size = TILE_ROWS.min(rows - row);
-        f(row, size);
-        row += size;
+unsafe fn each_tile<S: Simd, P: PanelBlock>(weights: *const u8, blocks: usize, x: Rows, rows: usize) {
+    for row in (0..rows).step_by(TILE_ROWS) {
+        // SAFETY: passed on from the caller.
+        unsafe { tile::<S, P>(weights, blocks, x.at(row, 0), TILE_ROWS.min(rows - row)) };
+    }
+}
+
+#[inline(always)]
+unsafe fn each_int_tile<S: Simd, P: IntBlock>(weights: *const u8, blocks: usize, x: Rows, rows: usize) {
+    for row in (0..rows).step_by(TILE_ROWS) {
+        // SAFETY: passed on from the caller.
+        unsafe { int_tile::<S, P>(weights, blocks, x.at(row, 0), TILE_ROWS.min(rows - row)) };
+    }
+}
+
+/// Stores what it sees, 32 lanes an index.
+struct Spread<S> {
+    to: *mut f32,
+    simd: PhantomData<S>,
+}
+
+impl<S: Simd> Visit<[S::F; 2]> for Spread<S> {
+    #[inline(always)]
+    unsafe fn visit(&mut self, index: usize, values: [S::F; 2]) {
+        // SAFETY: the wide block has 32 lanes for each index.
+        unsafe {
+            S::store(self.to.add(index * PANEL), values[0]);
+            S::store(self.to.add(index * PANEL + LANES), values[1]);
+        }
+    }
+}
+
+/// The same for words.
+struct SpreadWords<S> {
+    to: *mut i32,
+    simd: PhantomData<S>,
+}
+
+impl<S: Simd> Visit<[S::I; 2]> for SpreadWords<S> {
+    #[inline(always)]
+    unsafe fn visit(&mut self, index: usize, words: [S::I; 2]) {
+        // SAFETY: the wide block has 32 lanes for each index.
+        unsafe {
+            S::store_i(self.to.add(index * PANEL), words[0]);
+            S::store_i(self.to.add(index * PANEL + LANES), words[1]);
+        }
     }
 }
 
@@ -209,10 +245,7 @@ unsafe fn widen<S: Simd, P: PanelBlock>(block: *const u8, to: *mut u8) {
     unsafe {
         widen_header::<S, P>(block, to);
         let values = to.cast::<f32>().add(2 * PANEL);
-        P::for_each_input::<S, 2>(block, 0, |input, w| {
-            S::store(values.add(input * PANEL), w[0]);
-            S::store(values.add(input * PANEL + LANES), w[1]);
-        });
+        P::for_each_input::<S, 2>(block, 0, &mut Spread::<S> { to: values, simd: PhantomData });
     }
 }
 
@@ -223,10 +256,7 @@ unsafe fn widen_int<S: Simd, P: IntBlock>(block: *const u8, to: *mut u8) {
     unsafe {
         widen_header::<S, P>(block, to);
         let words = to.cast::<i32>().add(2 * PANEL);
-        P::for_each_four::<S, 2>(block, 0, |group, w| {
-            S::store_i(words.add(group * PANEL), w[0]);
-            S::store_i(words.add(group * PANEL + LANES), w[1]);
-        });
+        P::for_each_four::<S, 2>(block, 0, &mut SpreadWords::<S> { to: words, simd: PhantomData });
     }
 }
 
@@ -283,11 +313,27 @@ unsafe fn int_tile<S: Simd, P: IntBlock>(weights: *const u8, blocks: usize, x: R
     unsafe { with_constants!(rounded_tile, S, P, size, (weights, blocks, x)) }
 }
 
+/// Bytes between the block that is computed and the one that is fetched.
+const AHEAD_BYTES: usize = 4096;
+
+/// Fetches one block's bytes some way on: panels follow one another, but the processor's own prefetching starts anew in each page.
+#[inline(always)]
+unsafe fn prefetch_ahead<S: Simd, P: PanelBlock>(block: *const u8) {
+    if P::PACKED {
+        for line in (0..P::BYTES).step_by(64) {
+            // SAFETY: an address that is not valid is not fetched.
+            unsafe { S::prefetch(block.wrapping_add(AHEAD_BYTES + line)) };
+        }
+    }
+}
+
 #[inline(always)]
 unsafe fn load_acc<S: Simd, const R: usize, const N: usize>(v: usize, x: Rows) -> [[S::F; N]; R] {
-    // SAFETY: R rows of accumulators are there.
     std::array::from_fn(|r| {
-        std::array::from_fn(|n| unsafe { S::load(x.acc.add(r * PANEL + (v + n) * LANES)) })
+        std::array::from_fn(|n| {
+            // SAFETY: R rows of accumulators are there.
+            unsafe { S::load(x.acc.add(r * PANEL + (v + n) * LANES)) }
+        })
     })
 }
 
@@ -297,6 +343,50 @@ unsafe fn store_acc<S: Simd, const R: usize, const N: usize>(v: usize, x: Rows, 
         for (n, acc) in acc.iter().enumerate() {
             // SAFETY: R rows of accumulators are there.
             unsafe { S::store(x.acc.add(r * PANEL + (v + n) * LANES), *acc) };
+        }
+    }
+}
+
+/// Sums of R rows over the inputs of one block.
+struct Chain<S: Simd, const R: usize, const N: usize> {
+    values: *const f32,
+    stride: usize,
+    sum: [[S::F; N]; R],
+}
+
+impl<S: Simd, const R: usize, const N: usize> Visit<[S::F; N]> for Chain<S, R, N> {
+    #[inline(always)]
+    unsafe fn visit(&mut self, input: usize, w: [S::F; N]) {
+        for r in 0..R {
+            // SAFETY: R rows of a block of inputs are there.
+            let value = unsafe { S::splat(*self.values.add(r * self.stride + input)) };
+            for n in 0..N {
+                // SAFETY: the caller runs on S's processor.
+                self.sum[r][n] = unsafe { S::fma(value, w[n], self.sum[r][n]) };
+            }
+        }
+    }
+}
+
+/// The same over rounded inputs.
+struct IntChain<S: Simd, const R: usize, const N: usize> {
+    rounded: *const i8,
+    stride: usize,
+    sum: [[S::I; N]; R],
+}
+
+impl<S: Simd, const R: usize, const N: usize> Visit<[S::I; N]> for IntChain<S, R, N> {
+    #[inline(always)]
+    unsafe fn visit(&mut self, group: usize, w: [S::I; N]) {
+        for r in 0..R {
+            // SAFETY: R rows of a block of inputs are there.
+            let four = unsafe {
+                S::splat_i(self.rounded.add(r * self.stride + group * 4).cast::<i32>().read_unaligned())
+            };
+            for n in 0..N {
+                // SAFETY: the caller runs on S's processor.
+                self.sum[r][n] = unsafe { S::dot4(self.sum[r][n], w[n], four) };
+            }
         }
     }
 }
@@ -315,15 +405,10 @@ unsafe fn exact_tile<S: Simd, P: PanelBlock, const R: usize, const N: usize>(
         let mut acc = load_acc::<S, R, N>(v, x);
         for block in 0..blocks {
             let (weights, values) = (weights.add(block * P::BYTES), x.values.add(block * BLOCK));
-            let mut sum = [[S::splat(0.0); N]; R];
-            P::for_each_input::<S, N>(weights, v, |input, w| {
-                for r in 0..R {
-                    let value = S::splat(*values.add(r * x.width + input));
-                    for n in 0..N {
-                        sum[r][n] = S::fma(value, w[n], sum[r][n]);
-                    }
-                }
-            });
+            prefetch_ahead::<S, P>(weights);
+            let mut chain = Chain::<S, R, N> { values, stride: x.width, sum: [[S::splat(0.0); N]; R] };
+            P::for_each_input::<S, N>(weights, v, &mut chain);
+            let sum = chain.sum;
             for n in 0..N {
                 for r in 0..R {
                     acc[r][n] = match P::SCALED {
@@ -355,19 +440,15 @@ unsafe fn rounded_tile<S: Simd, P: IntBlock, const R: usize, const N: usize>(
         let mut acc = load_acc::<S, R, N>(v, x);
         for block in 0..blocks {
             let (weights, rounded) = (weights.add(block * P::BYTES), x.rounded.add(block * BLOCK));
-            let mut sum: [[S::I; N]; R] = std::array::from_fn(|r| {
+            let mut sum = [[S::splat_i(0); N]; R];
+            for r in 0..R {
                 // The bytes of weights are ZERO too large each.
-                [S::splat_i(-P::ZERO * *x.int_sums.add(r * per_row + block)); N]
-            });
-            P::for_each_four::<S, N>(weights, v, |group, w| {
-                for r in 0..R {
-                    let four = rounded.add(r * x.width + group * 4).cast::<i32>().read_unaligned();
-                    let four = S::splat_i(four);
-                    for n in 0..N {
-                        sum[r][n] = S::dot4(sum[r][n], w[n], four);
-                    }
-                }
-            });
+                sum[r] = [S::splat_i(-P::ZERO * *x.int_sums.add(r * per_row + block)); N];
+            }
+            prefetch_ahead::<S, P>(weights);
+            let mut chain = IntChain::<S, R, N> { rounded, stride: x.width, sum };
+            P::for_each_four::<S, N>(weights, v, &mut chain);
+            let sum = chain.sum;
             for r in 0..R {
                 let scale = S::splat(*x.scales.add(r * per_row + block));
                 for n in 0..N {

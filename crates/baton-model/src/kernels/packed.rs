@@ -12,7 +12,7 @@
 //! A word of nibbles holds inputs 0, 4, 1, 5, 2, 6, 3, 7 of its eight from low to high: so the low nibbles of its bytes are inputs
 //! 0 to 3 and the high ones 4 to 7, which is how integer dot products want them.
 
-use super::aligned::Buffer;
+use super::arena::{Arena, ArenaSlice};
 use super::simd::{LANES, Simd};
 use crate::weights::Tensor;
 use crate::weights::dtype::{Dtype, QUANT_BLOCK};
@@ -28,7 +28,7 @@ pub struct PackedMatrix {
     pub dtype: Dtype,
     pub outputs: usize,
     pub inputs: usize,
-    bytes: Buffer<u8>,
+    bytes: ArenaSlice,
 }
 
 impl PackedMatrix {
@@ -36,18 +36,18 @@ impl PackedMatrix {
     ///
     /// # Panics
     /// If there is none, their element types or columns differ, or columns are not a multiple of 32.
-    pub fn pack(tensors: &[Tensor<'_>]) -> Self {
+    pub fn pack(tensors: &[Tensor<'_>], arena: &mut Arena) -> Self {
         let (dtype, inputs) = (tensors[0].dtype, tensors[0].columns());
         assert!(tensors.iter().all(|t| t.dtype == dtype && t.columns() == inputs), "one type, one width");
         let rows: Vec<&[u8]> = tensors.iter().flat_map(|t| (0..t.rows()).map(|row| t.row(row))).collect();
-        Self::pack_rows(dtype, inputs, &rows)
+        Self::pack_rows(dtype, inputs, &rows, arena)
     }
 
     /// Like [`PackedMatrix::pack`], with plain formats rounded to Q8_0 for integer products.
-    pub fn pack_int8(tensors: &[Tensor<'_>]) -> Self {
+    pub fn pack_int8(tensors: &[Tensor<'_>], arena: &mut Arena) -> Self {
         let (dtype, inputs) = (tensors[0].dtype, tensors[0].columns());
         if dtype.block_elements() == BLOCK {
-            return Self::pack(tensors);
+            return Self::pack(tensors, arena);
         }
         let mut rounded = Vec::new();
         for tensor in tensors {
@@ -55,15 +55,15 @@ impl PackedMatrix {
         }
         let row_bytes = Dtype::Q8_0.bytes_for(inputs).expect("inputs come in blocks");
         let rows: Vec<&[u8]> = rounded.chunks_exact(row_bytes).collect();
-        Self::pack_rows(Dtype::Q8_0, inputs, &rows)
+        Self::pack_rows(Dtype::Q8_0, inputs, &rows, arena)
     }
 
     /// Packs rows given as stored bytes.
-    pub fn pack_rows(dtype: Dtype, inputs: usize, rows: &[&[u8]]) -> Self {
+    pub fn pack_rows(dtype: Dtype, inputs: usize, rows: &[&[u8]], arena: &mut Arena) -> Self {
         assert!(inputs.is_multiple_of(BLOCK), "inputs come in blocks of {BLOCK}");
         let panels = rows.len().div_ceil(PANEL);
         let panel_bytes = inputs / BLOCK * block_bytes(dtype);
-        let mut bytes = Buffer::<u8>::zeroed(panels * panel_bytes);
+        let mut bytes = arena.take(panels * panel_bytes);
         let stored = dtype.bytes_for(BLOCK).expect("a block is whole");
         for (panel, out) in bytes.as_mut_slice().chunks_exact_mut(panel_bytes.max(1)).enumerate() {
             for (lane, row) in rows[panel * PANEL..].iter().take(PANEL).enumerate() {
@@ -156,6 +156,15 @@ fn round_to_q8_0(values: &[f32]) -> [u8; 34] {
     out
 }
 
+/// Takes the values of one input, or of four. A method that is always inlined, where a closure might not be: behind a call,
+/// vectors would go through memory.
+#[allow(clippy::missing_safety_doc)]
+pub trait Visit<V> {
+    /// # Safety
+    /// As for [`Simd`].
+    unsafe fn visit(&mut self, index: usize, values: V);
+}
+
 /// A packed format, as exact f32 arithmetic reads it.
 ///
 /// # Safety
@@ -164,18 +173,21 @@ fn round_to_q8_0(values: &[f32]) -> [u8; 34] {
 pub trait PanelBlock {
     /// Bytes of a block.
     const BYTES: usize;
+    /// Whether the block is read from memory, not from a widened stretch in the cache.
+    const PACKED: bool = true;
     /// Whether sums of stored values are to be scaled.
     const SCALED: bool;
     /// Whether there are minima.
     const HAS_MIN: bool;
 
     unsafe fn scale<S: Simd>(block: *const u8, v: usize) -> S::F;
+    /// Means nothing without [`PanelBlock::HAS_MIN`].
     unsafe fn min<S: Simd>(block: *const u8, v: usize) -> S::F;
-    /// Calls `f` for each of the 32 inputs, in order, with its stored values in `N` vectors of lanes from `v` on.
+    /// Shows `visitor` each of the 32 inputs, in order: its stored values in `N` vectors of lanes from `v` on.
     unsafe fn for_each_input<S: Simd, const N: usize>(
         block: *const u8,
         v: usize,
-        f: impl FnMut(usize, [S::F; N]),
+        visitor: &mut impl Visit<[S::F; N]>,
     );
 }
 
@@ -204,12 +216,13 @@ macro_rules! plain_block {
             unsafe fn for_each_input<S: Simd, const N: usize>(
                 block: *const u8,
                 v: usize,
-                mut f: impl FnMut(usize, [S::F; N]),
+                visitor: &mut impl Visit<[S::F; N]>,
             ) {
                 for input in 0..BLOCK {
-                    f(input, std::array::from_fn(|n| unsafe {
+                    let values = std::array::from_fn(|n| unsafe {
                         S::$load(block.add((input * PANEL + (v + n) * LANES) * $size).cast())
-                    }));
+                    });
+                    unsafe { visitor.visit(input, values) };
                 }
             }
         }
@@ -257,7 +270,7 @@ impl<const MIN: bool> PanelBlock for Q4Block<MIN> {
     unsafe fn for_each_input<S: Simd, const N: usize>(
         block: *const u8,
         v: usize,
-        mut f: impl FnMut(usize, [S::F; N]),
+        visitor: &mut impl Visit<[S::F; N]>,
     ) {
         for group in 0..BLOCK / 8 {
             let words: [S::I; N] = std::array::from_fn(|n| unsafe {
@@ -265,7 +278,8 @@ impl<const MIN: bool> PanelBlock for Q4Block<MIN> {
             });
             for i in 0..8 {
                 let shift = if i < 4 { 8 * i } else { 8 * (i - 4) + 4 };
-                f(group * 8 + i, words.map(|w| unsafe { S::nibble(S::shr(w, shift as u32), Self::ZERO) }));
+                let nibbles = words.map(|w| unsafe { S::nibble(S::shr(w, shift as u32), Self::ZERO) });
+                unsafe { visitor.visit(group * 8 + i, nibbles) };
             }
         }
     }
@@ -294,7 +308,7 @@ impl PanelBlock for Q8Block {
     unsafe fn for_each_input<S: Simd, const N: usize>(
         block: *const u8,
         v: usize,
-        mut f: impl FnMut(usize, [S::F; N]),
+        visitor: &mut impl Visit<[S::F; N]>,
     ) {
         for group in 0..BLOCK / 4 {
             let words: [S::I; N] = std::array::from_fn(|n| unsafe {
@@ -302,7 +316,7 @@ impl PanelBlock for Q8Block {
             });
             for i in 0..4 {
                 let value = |w| unsafe { S::to_f32(S::sar(S::shl(w, 24 - 8 * i as u32), 24)) };
-                f(group * 4 + i, words.map(value));
+                unsafe { visitor.visit(group * 4 + i, words.map(value)) };
             }
         }
     }
@@ -317,11 +331,11 @@ pub trait IntBlock: PanelBlock {
     /// What an unsigned byte of `for_each_four` is more than the stored value.
     const ZERO: i32;
 
-    /// Calls `f` for each four inputs, in order, with four unsigned bytes a lane.
+    /// Shows `visitor` each four inputs, in order: four unsigned bytes a lane.
     unsafe fn for_each_four<S: Simd, const N: usize>(
         block: *const u8,
         v: usize,
-        f: impl FnMut(usize, [S::I; N]),
+        visitor: &mut impl Visit<[S::I; N]>,
     );
 }
 
@@ -334,7 +348,7 @@ impl<const MIN: bool> IntBlock for Q4Block<MIN> {
     unsafe fn for_each_four<S: Simd, const N: usize>(
         block: *const u8,
         v: usize,
-        mut f: impl FnMut(usize, [S::I; N]),
+        visitor: &mut impl Visit<[S::I; N]>,
     ) {
         let mask = unsafe { S::splat_i(0x0f0f_0f0f) };
         for group in 0..BLOCK / 8 {
@@ -342,7 +356,8 @@ impl<const MIN: bool> IntBlock for Q4Block<MIN> {
                 S::load_i(block.add(Self::HEADER + (group * PANEL + (v + n) * LANES) * 4).cast())
             });
             for half in 0..2 {
-                f(group * 2 + half, words.map(|w| unsafe { S::and(S::shr(w, 4 * half as u32), mask) }));
+                let fours = words.map(|w| unsafe { S::and(S::shr(w, 4 * half as u32), mask) });
+                unsafe { visitor.visit(group * 2 + half, fours) };
             }
         }
     }
@@ -357,18 +372,16 @@ impl IntBlock for Q8Block {
     unsafe fn for_each_four<S: Simd, const N: usize>(
         block: *const u8,
         v: usize,
-        mut f: impl FnMut(usize, [S::I; N]),
+        visitor: &mut impl Visit<[S::I; N]>,
     ) {
         // Flipping the sign bit adds 128.
         let flip = unsafe { S::splat_i(0x8080_8080_u32 as i32) };
         for group in 0..BLOCK / 4 {
-            f(
-                group,
-                std::array::from_fn(|n| unsafe {
-                    let at = 2 * PANEL + (group * PANEL + (v + n) * LANES) * 4;
-                    S::xor(S::load_i(block.add(at).cast()), flip)
-                }),
-            );
+            let values = std::array::from_fn(|n| unsafe {
+                let at = 2 * PANEL + (group * PANEL + (v + n) * LANES) * 4;
+                S::xor(S::load_i(block.add(at).cast()), flip)
+            });
+            unsafe { visitor.visit(group, values) };
         }
     }
 }
@@ -382,6 +395,7 @@ pub struct WideIntBlock<const ZERO_POINT: i32, const MIN: bool>;
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl<const ZERO_POINT: i32, const MIN: bool> PanelBlock for WideIntBlock<ZERO_POINT, MIN> {
     const BYTES: usize = 2 * PANEL * 4 + BLOCK * PANEL;
+    const PACKED: bool = false;
     const SCALED: bool = true;
     const HAS_MIN: bool = MIN;
 
@@ -394,11 +408,7 @@ impl<const ZERO_POINT: i32, const MIN: bool> PanelBlock for WideIntBlock<ZERO_PO
         unsafe { S::load(block.cast::<f32>().add(PANEL + v * LANES)) }
     }
     #[inline(always)]
-    unsafe fn for_each_input<S: Simd, const N: usize>(
-        _: *const u8,
-        _: usize,
-        _: impl FnMut(usize, [S::F; N]),
-    ) {
+    unsafe fn for_each_input<S: Simd, const N: usize>(_: *const u8, _: usize, _: &mut impl Visit<[S::F; N]>) {
         unreachable!("unpacked for integer products only")
     }
 }
@@ -412,15 +422,13 @@ impl<const ZERO_POINT: i32, const MIN: bool> IntBlock for WideIntBlock<ZERO_POIN
     unsafe fn for_each_four<S: Simd, const N: usize>(
         block: *const u8,
         v: usize,
-        mut f: impl FnMut(usize, [S::I; N]),
+        visitor: &mut impl Visit<[S::I; N]>,
     ) {
         for group in 0..BLOCK / 4 {
-            f(
-                group,
-                std::array::from_fn(|n| unsafe {
-                    S::load_i(block.cast::<i32>().add((2 + group) * PANEL + (v + n) * LANES))
-                }),
-            );
+            let values = std::array::from_fn(|n| unsafe {
+                S::load_i(block.cast::<i32>().add((2 + group) * PANEL + (v + n) * LANES))
+            });
+            unsafe { visitor.visit(group, values) };
         }
     }
 }
@@ -434,6 +442,7 @@ pub struct WideBlock<const SCALED: bool, const MIN: bool>;
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl<const IS_SCALED: bool, const MIN: bool> PanelBlock for WideBlock<IS_SCALED, MIN> {
     const BYTES: usize = (2 * PANEL + BLOCK * PANEL) * 4;
+    const PACKED: bool = false;
     const SCALED: bool = IS_SCALED;
     const HAS_MIN: bool = MIN;
 
@@ -449,15 +458,13 @@ impl<const IS_SCALED: bool, const MIN: bool> PanelBlock for WideBlock<IS_SCALED,
     unsafe fn for_each_input<S: Simd, const N: usize>(
         block: *const u8,
         v: usize,
-        mut f: impl FnMut(usize, [S::F; N]),
+        visitor: &mut impl Visit<[S::F; N]>,
     ) {
         for input in 0..BLOCK {
-            f(
-                input,
-                std::array::from_fn(|n| unsafe {
-                    S::load(block.cast::<f32>().add((2 + input) * PANEL + (v + n) * LANES))
-                }),
-            );
+            let values = std::array::from_fn(|n| unsafe {
+                S::load(block.cast::<f32>().add((2 + input) * PANEL + (v + n) * LANES))
+            });
+            unsafe { visitor.visit(input, values) };
         }
     }
 }
@@ -469,6 +476,21 @@ mod tests {
     use super::super::simd::Portable;
     use super::*;
 
+    struct Put<'a> {
+        out: &'a mut [f32],
+        stride: usize,
+        scale: [f32; LANES],
+        min: [f32; LANES],
+    }
+
+    impl Visit<[[f32; LANES]; 1]> for Put<'_> {
+        unsafe fn visit(&mut self, input: usize, [w]: [[f32; LANES]; 1]) {
+            for lane in 0..LANES {
+                self.out[lane * self.stride + input] = self.scale[lane] * w[lane] + self.min[lane];
+            }
+        }
+    }
+
     /// Reads a packed matrix back through the same accessors as the kernels: `scale * stored + min`.
     fn unpack<P: PanelBlock>(matrix: &PackedMatrix) -> Vec<f32> {
         let mut out = vec![0.0; matrix.panels() * PANEL * matrix.inputs];
@@ -478,15 +500,12 @@ mod tests {
                 for v in 0..2 {
                     // SAFETY: a block of this format; the portable set runs everywhere.
                     let (scale, min) = unsafe { (P::scale::<Portable>(ptr, v), P::min::<Portable>(ptr, v)) };
-                    let put = |input: usize, [w]: [[f32; LANES]; 1]| {
-                        for lane in 0..LANES {
-                            let row = panel * PANEL + v * LANES + lane;
-                            let column = block * BLOCK + input;
-                            out[row * matrix.inputs + column] = scale[lane] * w[lane] + min[lane];
-                        }
-                    };
+                    let min = if P::HAS_MIN { min } else { [0.0; LANES] };
+                    let row = panel * PANEL + v * LANES;
+                    let at = row * matrix.inputs + block * BLOCK;
+                    let mut put = Put { out: &mut out[at..], stride: matrix.inputs, scale, min };
                     // SAFETY: as above.
-                    unsafe { P::for_each_input::<Portable, 1>(ptr, v, put) };
+                    unsafe { P::for_each_input::<Portable, 1>(ptr, v, &mut put) };
                 }
             }
         }
@@ -514,7 +533,7 @@ mod tests {
                 let rows: Vec<&[u8]> = stored.chunks_exact(row_bytes).collect();
                 let mut want = vec![0.0; outputs * inputs];
                 dtype.widen(&stored, &mut want);
-                let matrix = PackedMatrix::pack_rows(dtype, inputs, &rows);
+                let matrix = PackedMatrix::pack_rows(dtype, inputs, &rows, &mut Arena::default());
                 let got = match dtype {
                     Dtype::F32 => unpack::<F32Block>(&matrix),
                     Dtype::F16 => unpack::<F16Block>(&matrix),

@@ -34,6 +34,9 @@ pub trait Simd: Copy + 'static {
     unsafe fn load_f16(p: *const u16) -> Self::F;
     unsafe fn load_bf16(p: *const u16) -> Self::F;
 
+    /// Asks for the cache line at `p`, which need not be valid.
+    unsafe fn prefetch(p: *const u8);
+
     unsafe fn splat_i(x: i32) -> Self::I;
     unsafe fn load_i(p: *const i32) -> Self::I;
     unsafe fn store_i(p: *mut i32, x: Self::I);
@@ -133,6 +136,8 @@ impl Simd for Portable {
         each(halves, |bits| f32::from_bits(u32::from(bits) << 16))
     }
     #[inline(always)]
+    unsafe fn prefetch(_: *const u8) {}
+    #[inline(always)]
     unsafe fn splat_i(x: i32) -> Self::I {
         [x; LANES]
     }
@@ -204,6 +209,9 @@ impl Simd for Portable {
 /// `e^x`, within 2 units in the last place; below -87 it stays at `e^-87`, above 88 at `e^88`.
 ///
 /// Cephes' `expf`: `x = n ln 2 + r`, a polynomial in `r`, and `n` added to the exponent. `e^0` is exactly 1.
+///
+/// # Safety
+/// As for [`Simd`].
 #[inline(always)]
 pub unsafe fn exp<S: Simd>(x: S::F) -> S::F {
     // Adding this to a small number leaves the nearest integer in the low bits.
@@ -213,7 +221,7 @@ pub unsafe fn exp<S: Simd>(x: S::F) -> S::F {
         let x = S::min(S::max(x, S::splat(-87.0)), S::splat(88.0));
         let shifted = S::fma(x, S::splat(std::f32::consts::LOG2_E), S::splat(ROUND));
         let n = S::sub(shifted, S::splat(ROUND));
-        let r = S::fma(n, S::splat(-0.693_359_375), x);
+        let r = S::fma(n, S::splat(-355.0 / 512.0), x);
         let r = S::fma(n, S::splat(2.121_944_4e-4), r);
         let mut p = S::splat(1.987_569_1e-4);
         for c in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
@@ -225,6 +233,9 @@ pub unsafe fn exp<S: Simd>(x: S::F) -> S::F {
 }
 
 /// The sum of sixteen lanes: halves added to halves.
+///
+/// # Safety
+/// As for [`Simd`].
 #[inline(always)]
 pub unsafe fn sum_lanes<S: Simd>(x: S::F) -> f32 {
     let mut lanes = [0.0f32; LANES];
@@ -239,6 +250,9 @@ pub unsafe fn sum_lanes<S: Simd>(x: S::F) -> f32 {
 }
 
 /// The largest of sixteen lanes.
+///
+/// # Safety
+/// As for [`Simd`].
 #[inline(always)]
 pub unsafe fn max_lanes<S: Simd>(x: S::F) -> f32 {
     let mut lanes = [0.0f32; LANES];

@@ -72,6 +72,10 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+    #[inline(always)]
     unsafe fn splat_i(x: i32) -> __m512i {
         unsafe { _mm512_set1_epi32(x) }
     }
@@ -232,6 +236,10 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+    #[inline(always)]
     unsafe fn splat_i(x: i32) -> Self::I {
         unsafe { [_mm256_set1_epi32(x); 2] }
     }
@@ -260,33 +268,51 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn shl(x: Self::I, n: u32) -> Self::I {
-        unsafe { x.map(|x| _mm256_sllv_epi32(x, _mm256_set1_epi32(n as i32))) }
+        unsafe {
+            [
+                _mm256_sllv_epi32(x[0], _mm256_set1_epi32(n as i32)),
+                _mm256_sllv_epi32(x[1], _mm256_set1_epi32(n as i32)),
+            ]
+        }
     }
     #[inline(always)]
     unsafe fn shr(x: Self::I, n: u32) -> Self::I {
-        unsafe { x.map(|x| _mm256_srlv_epi32(x, _mm256_set1_epi32(n as i32))) }
+        unsafe {
+            [
+                _mm256_srlv_epi32(x[0], _mm256_set1_epi32(n as i32)),
+                _mm256_srlv_epi32(x[1], _mm256_set1_epi32(n as i32)),
+            ]
+        }
     }
     #[inline(always)]
     unsafe fn sar(x: Self::I, n: u32) -> Self::I {
-        unsafe { x.map(|x| _mm256_srav_epi32(x, _mm256_set1_epi32(n as i32))) }
+        unsafe {
+            [
+                _mm256_srav_epi32(x[0], _mm256_set1_epi32(n as i32)),
+                _mm256_srav_epi32(x[1], _mm256_set1_epi32(n as i32)),
+            ]
+        }
     }
     #[inline(always)]
     unsafe fn to_f32(x: Self::I) -> Self::F {
-        unsafe { x.map(|x| _mm256_cvtepi32_ps(x)) }
+        unsafe { [_mm256_cvtepi32_ps(x[0]), _mm256_cvtepi32_ps(x[1])] }
     }
     #[inline(always)]
     unsafe fn bits(x: Self::F) -> Self::I {
-        unsafe { x.map(|x| _mm256_castps_si256(x)) }
+        unsafe { [_mm256_castps_si256(x[0]), _mm256_castps_si256(x[1])] }
     }
     #[inline(always)]
     unsafe fn from_bits(x: Self::I) -> Self::F {
-        unsafe { x.map(|x| _mm256_castsi256_ps(x)) }
+        unsafe { [_mm256_castsi256_ps(x[0]), _mm256_castsi256_ps(x[1])] }
     }
     #[inline(always)]
     unsafe fn nibble(x: Self::I, zero: i32) -> Self::F {
         unsafe {
             let (mask, zero) = (_mm256_set1_epi32(15), _mm256_set1_epi32(zero));
-            x.map(|x| _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_and_si256(x, mask), zero)))
+            [
+                _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_and_si256(x[0], mask), zero)),
+                _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_and_si256(x[1], mask), zero)),
+            ]
         }
     }
     #[inline(always)]

@@ -172,7 +172,8 @@ fn attention_items(queries: &[Queries], model: &CpuModel, threads: usize) -> Vec
             items.extend((0..config.kv_heads).map(item));
         }
     }
-    if threads > 1 && items.len() < ITEMS_PER_THREAD * threads {
+    // Each item gathers K and V for itself: heads go apart only if threads would have nothing to do.
+    if items.len() < threads {
         let heads = |item: AttentionItem| {
             (0..group).map(move |first_head| AttentionItem { first_head, heads: 1, ..item })
         };

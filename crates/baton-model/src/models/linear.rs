@@ -1,6 +1,7 @@
 //! A layer's matrices, ready for the kernels.
 
 use crate::kernels::activations::CpuPrecision;
+use crate::kernels::arena::Arena;
 use crate::kernels::packed::{PANEL, PackedMatrix};
 use crate::weights::Tensor;
 
@@ -20,13 +21,13 @@ impl Linear {
     ///
     /// # Panics
     /// If there is no tensor, or their widths differ.
-    pub fn new(tensors: &[Tensor<'_>], bias: Vec<f32>, precision: CpuPrecision) -> Self {
+    pub fn new(tensors: &[Tensor<'_>], bias: Vec<f32>, precision: CpuPrecision, arena: &mut Arena) -> Self {
         let mut parts = Vec::new();
         let mut outputs = 0;
         for same in tensors.chunk_by(|a, b| a.dtype == b.dtype && a.rows().is_multiple_of(PANEL)) {
             let matrix = match precision {
-                CpuPrecision::Exact => PackedMatrix::pack(same),
-                CpuPrecision::Int8 => PackedMatrix::pack_int8(same),
+                CpuPrecision::Exact => PackedMatrix::pack(same, arena),
+                CpuPrecision::Int8 => PackedMatrix::pack_int8(same, arena),
             };
             let start = outputs;
             outputs += matrix.outputs;

@@ -7,6 +7,7 @@ use baton_types::{KvDtype, KvLayout, KvOrder, TokenId};
 use super::linear::Linear;
 use crate::config::ModelConfig;
 use crate::kernels::activations::CpuPrecision;
+use crate::kernels::arena::Arena;
 use crate::weights::{Checkpoint, CheckpointError};
 
 /// Why a model cannot be loaded.
@@ -53,13 +54,14 @@ impl CpuModel {
     pub fn load(path: &Path, precision: CpuPrecision) -> Result<Self, LoadError> {
         let checkpoint = Checkpoint::open(path)?;
         let config = checkpoint.config();
-        let loader = Loader { checkpoint: &checkpoint, config, precision };
+        let mut loader = Loader { checkpoint: &checkpoint, config, precision, arena: Arena::default() };
         let layers = (0..config.layers).map(|layer| loader.layer(layer)).collect::<Result<_, _>>()?;
         let embedding = [config.vocab, config.hidden];
         // Opened here so that a missing or misshapen table is an error now, not in the first step.
         checkpoint.tensor(EMBEDDING, &embedding)?;
         let head = if config.tied_embeddings { EMBEDDING } else { "lm_head.weight" };
-        let lm_head = Linear::new(&[checkpoint.tensor(head, &embedding)?], Vec::new(), precision);
+        let head = [checkpoint.tensor(head, &embedding)?];
+        let lm_head = Linear::new(&head, Vec::new(), precision, &mut loader.arena);
         let final_norm = loader.vector("model.norm.weight", config.hidden)?;
         let (cos, sin) = rotations(config);
         let fingerprint = format!("{}-{}", checkpoint.fingerprint(), arithmetic(precision));
@@ -120,6 +122,7 @@ struct Loader<'a> {
     checkpoint: &'a Checkpoint,
     config: &'a ModelConfig,
     precision: CpuPrecision,
+    arena: Arena,
 }
 
 impl Loader<'_> {
@@ -129,7 +132,7 @@ impl Loader<'_> {
 
     /// The matrices of that names below one another, with their biases where the checkpoint has them (or must have them).
     fn linear(
-        &self,
+        &mut self,
         names: &[(String, usize)],
         inputs: usize,
         needs_bias: bool,
@@ -145,32 +148,37 @@ impl Loader<'_> {
                 bias.extend(self.vector(&name, *outputs)?);
             }
         }
-        Ok(Linear::new(&tensors, bias, self.precision))
+        Ok(Linear::new(&tensors, bias, self.precision, &mut self.arena))
     }
 
-    fn layer(&self, layer: usize) -> Result<LayerWeights, CheckpointError> {
+    fn layer(&mut self, layer: usize) -> Result<LayerWeights, CheckpointError> {
         let config = self.config;
         let (q, kv) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
         let (hidden, intermediate) = (config.hidden, config.intermediate);
         let name = |part: &str| format!("model.layers.{layer}.{part}");
+        let attention = [("self_attn.q_proj", q), ("self_attn.k_proj", kv), ("self_attn.v_proj", kv)]
+            .map(|(n, o)| (name(n), o));
+        // In the order in which a step reads them.
+        let qkv = self.linear(&attention, hidden, config.attention_bias)?;
+        let mut one = |part: &str, outputs, inputs| self.linear(&[(name(part), outputs)], inputs, false);
+        let output = one("self_attn.o_proj", hidden, q)?;
+        let gate = one("mlp.gate_proj", intermediate, hidden)?;
+        let up = one("mlp.up_proj", intermediate, hidden)?;
+        let down = one("mlp.down_proj", hidden, intermediate)?;
         let head_norm = |part: &str| match config.architecture.has_qk_norm() {
             true => self.vector(&name(part), config.head_dim),
             false => Ok(Vec::new()),
         };
-        let attention = [("self_attn.q_proj", q), ("self_attn.k_proj", kv), ("self_attn.v_proj", kv)]
-            .map(|(n, o)| (name(n), o));
-        let one =
-            |part: &str, outputs: usize, inputs: usize| self.linear(&[(name(part), outputs)], inputs, false);
         Ok(LayerWeights {
             input_norm: self.vector(&name("input_layernorm.weight"), hidden)?,
-            qkv: self.linear(&attention, hidden, config.attention_bias)?,
+            qkv,
             q_norm: head_norm("self_attn.q_norm.weight")?,
             k_norm: head_norm("self_attn.k_norm.weight")?,
-            output: one("self_attn.o_proj", hidden, q)?,
+            output,
             post_norm: self.vector(&name("post_attention_layernorm.weight"), hidden)?,
-            gate: one("mlp.gate_proj", intermediate, hidden)?,
-            up: one("mlp.up_proj", intermediate, hidden)?,
-            down: one("mlp.down_proj", hidden, intermediate)?,
+            gate,
+            up,
+            down,
         })
     }
 }

@@ -1,4 +1,5 @@
-//! Sequences run to their end on a CPU runner.
+//! Sequences on a CPU runner. Each test file uses a part of this.
+#![allow(dead_code)]
 
 use std::path::PathBuf;
 use std::sync::Arc;
