@@ -87,7 +87,10 @@ impl World {
             }
             _ => {
                 let pause = self.random.skewed(1_000..3_000_000);
-                self.nodes[node].paused_until = self.now + Duration::from_micros(pause);
+                // Never shorter than a pause that lasts: what was put off to its end must not be overtaken.
+                let until = self.now + Duration::from_micros(pause);
+                let paused_until = &mut self.nodes[node].paused_until;
+                *paused_until = until.max(*paused_until);
             }
         }
     }

@@ -70,11 +70,12 @@ impl Client {
     }
 }
 
-/// All clients of a run, in the order in which they arrive.
+/// All clients of a run, in the order in which they arrive. `greedy`: none of them samples at random.
 pub(crate) fn draw_clients(
     random: &mut Random,
     workload: &Workload,
     layout: &KvLayout,
+    greedy: bool,
     from: Time,
 ) -> Vec<Client> {
     let longest = workload.longest_prompt;
@@ -94,7 +95,7 @@ pub(crate) fn draw_clients(
             }
             _ => draw_prompt(random, &documents, longest),
         };
-        clients.push(draw_client(random, workload, layout, arrives, prompt));
+        clients.push(draw_client(random, workload, layout, greedy, arrives, prompt));
     }
     clients
 }
@@ -115,11 +116,12 @@ fn draw_client(
     random: &mut Random,
     workload: &Workload,
     layout: &KvLayout,
+    greedy: bool,
     arrives: Time,
     prompt: Vec<TokenId>,
 ) -> Client {
     let max_tokens = random.skewed(1..u64::from(workload.longest_answer)) as u32;
-    let greedy = random.chance(800);
+    let greedy = greedy || random.chance(800);
     let sampling = if greedy {
         SamplingParams::GREEDY
     } else {

@@ -162,8 +162,8 @@ impl World {
         if let Some(other) = other.map(|other| other.generation) {
             self.path_falls(target, other);
         }
-        let at = self.after_delay();
-        self.queue.push(at, Event::Proto { to: owner, input: Input::PathLost { engine } });
+        // At once: it is a word inside one process, and what the peer says after it has noticed must not be heard before it.
+        self.queue.push(self.now, Event::Proto { to: owner, input: Input::PathLost { engine } });
     }
 
     /// The process at the end of these paths is dead. Its own go with it; what it posted may land until the fence.

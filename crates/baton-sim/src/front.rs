@@ -81,7 +81,7 @@ impl World {
         self.note("client", format_args!("r{client} asks: {prompt} tokens, at most {most} back"));
         self.tally.requests += 1;
         let request = RequestId(client as u64);
-        self.tell_router(Input::Arrive { request, model: MODEL_NAME.into(), streaming });
+        self.tell_router(Input::Arrive { request, model: Some(MODEL_NAME.into()), streaming, sequences: 1 });
     }
 
     pub fn client_leaves(&mut self, client: usize) {
@@ -107,7 +107,7 @@ impl World {
         for output in outputs {
             match output {
                 Output::StartLeg(start) => self.start_leg(start),
-                Output::DropLeg { leg } => self.drop_leg(leg),
+                Output::DropLeg { leg, .. } => self.drop_leg(leg),
                 Output::Answer { request, leg } => self.clients[request.0 as usize].attached = Some(leg),
                 Output::Finished { request, end } => self.request_ends(request, end),
             }

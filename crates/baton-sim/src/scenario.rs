@@ -219,26 +219,25 @@ fn draw_proto(random: &mut Random, calm: bool) -> ProtoTiming {
 fn draw_limits(random: &mut Random, calm: bool) -> Limits {
     let max_legs_per_engine = random.within(1..20) as usize;
     if calm {
-        let ages = Duration::from_secs(100_000);
+        let ages = 100_000_000;
         return Limits {
             max_legs_per_engine,
-            queue: ages,
-            prefill: ages,
-            first_byte: ages,
-            answer: ages,
-            idle: ages,
+            queue_ms: ages,
+            prefill_ms: ages,
+            first_byte_ms: ages,
+            answer_ms: ages,
+            idle_ms: ages,
             ..Limits::default()
         };
     }
-    let mut seconds = |range: Range<u64>| Duration::from_millis(random.within(range));
     Limits {
         max_legs_per_engine,
-        queue: seconds(500..20_000),
-        connect: seconds(100..2_000),
-        prefill: seconds(500..10_000),
-        first_byte: seconds(500..20_000),
-        answer: seconds(1_000..30_000),
-        idle: seconds(500..10_000),
+        queue_ms: random.within(500..20_000),
+        connect_ms: random.within(100..2_000),
+        prefill_ms: random.within(500..10_000),
+        first_byte_ms: random.within(500..20_000),
+        answer_ms: random.within(1_000..30_000),
+        idle_ms: random.within(500..10_000),
         ..Limits::default()
     }
 }

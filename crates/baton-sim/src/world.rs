@@ -108,7 +108,10 @@ impl World {
         );
         // Every engine has been probed by then.
         let from = Time::from_millis(if scenario.faults.is_calm() { 100 } else { random.below(100) });
-        let clients = draw_clients(&mut random, &scenario.workload, &scenario.layout, from);
+        // The first token after a prompt belongs to its handle: who brings that of another request with the same prompt gets the
+        // token that the other one would have got.
+        let greedy = scenario.faults.of(Fault::WrongHandle) > 0;
+        let clients = draw_clients(&mut random, &scenario.workload, &scenario.layout, greedy, from);
         let node = |(i, spec): (usize, &crate::scenario::EngineSpec)| Node {
             name: format!("{}{i}", letter(spec.role)),
             spec: spec.clone(),
