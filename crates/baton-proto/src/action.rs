@@ -110,8 +110,14 @@ pub enum Input {
         engine: EngineId,
         bytes: Vec<u8>,
     },
-    /// The fence: nothing that the peer posted can touch our memory any more, and nothing of ours its.
+    /// The fence: nothing that the peer posted can touch our memory any more, and nothing of ours its. Given before whatever the peer
+    /// says after it has noticed the same.
     PathLost {
+        engine: EngineId,
+    },
+    /// The transport did not take the peer that AddPath named. No fence by itself: what the peer has posted may wait for a path that
+    /// comes later, so none may come until such posts have timed out.
+    PathRefused {
         engine: EngineId,
     },
 
@@ -138,7 +144,7 @@ pub enum Output {
     },
 
     // To the transport.
-    /// Make the peer's pool of `blocks` blocks reachable. If that fails: PathLost.
+    /// Make the peer's pool of `blocks` blocks reachable. If that fails: PathRefused.
     AddPath {
         engine: EngineId,
         metadata: Vec<u8>,

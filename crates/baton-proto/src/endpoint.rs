@@ -111,6 +111,7 @@ impl Endpoint {
             Input::Moved { post, ok } => self.on_moved(now, post, ok),
             Input::Notified { engine, bytes } => self.on_notified(now, &engine, &bytes),
             Input::PathLost { engine } => self.on_path_lost(now, &engine),
+            Input::PathRefused { engine } => self.on_path_refused(now, &engine),
             Input::Tick => {
                 while let Some(reason) = self.timers.pop_due(now) {
                     self.on_due(now, reason);
@@ -141,7 +142,7 @@ impl Endpoint {
             Reason::Registration(transfer) => drop(self.registrations.take(transfer)),
             Reason::Heartbeat => self.on_heartbeat_due(now),
             Reason::Redial(engine) => self.on_redial(&engine),
-            Reason::Grace(engine) => self.lose_peer(now, &engine, Ending::PeerLost),
+            Reason::Grace(engine) => self.on_grace_over(now, &engine),
             Reason::Handshake(conn) => {
                 self.out.push_back(Output::Close { conn });
                 self.on_closed(now, conn);

@@ -1,6 +1,7 @@
 //! Who is at the other end: connections, handshakes, and the path of the data to each peer.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use baton_types::{EngineId, Mutant, Time};
 
@@ -11,6 +12,9 @@ use crate::timer::Reason;
 
 /// Connections kept to one peer: two when both sides dialled at once, more only while old ones are dying.
 const MAX_CONNS_PER_PEER: usize = 4;
+
+/// How long a peer stays out whose path the transport refused: longer than any transport lets a post wait for its path.
+const REFUSED_FOR: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Peers {
@@ -57,6 +61,8 @@ pub(crate) enum Path {
     Up,
     /// Until the fence is there the peer is not let in again.
     Removing,
+    /// Nor while posts of its own may wait for the path that the transport refused.
+    Refused,
 }
 
 impl Endpoint {
@@ -193,7 +199,8 @@ impl Endpoint {
         };
         let room =
             self.peers.known.len() < self.config.limits.peers || self.peers.known.contains_key(&engine);
-        let fenced = self.peers.known.get(&engine).is_none_or(|peer| peer.path != Path::Removing);
+        let fenced =
+            self.peers.known.get(&engine).is_none_or(|peer| matches!(peer.path, Path::None | Path::Up));
         if !room || !fenced {
             self.refuse(now, conn, Ending::PeerLost);
             return;
@@ -263,7 +270,9 @@ impl Endpoint {
                 self.out.push_back(Output::Close { conn });
             }
             peer.dials = 0;
-            self.timers.clear(&Reason::Grace(engine.clone()));
+            if peer.path != Path::Refused {
+                self.timers.clear(&Reason::Grace(engine.clone()));
+            }
             self.timers.clear(&Reason::Redial(engine.clone()));
             if peer.path == Path::Up {
                 peer.path = Path::Removing;
@@ -278,15 +287,34 @@ impl Endpoint {
 
     /// The fence is there: what was quarantined because of this peer is free, and it may come back.
     pub(crate) fn on_path_lost(&mut self, now: Time, engine: &EngineId) {
-        if let Some(peer) = self.peers.known.get_mut(engine)
-            && peer.path != Path::Removing
-        {
-            // Torn down from the other end: there is nothing left to remove.
-            peer.path = Path::None;
-            self.lose_peer(now, engine, Ending::PeerLost);
+        match self.peers.known.get_mut(engine) {
+            Some(peer) if peer.path == Path::Refused => return,
+            Some(peer) if peer.path != Path::Removing => {
+                // Torn down from the other end: there is nothing left to remove.
+                peer.path = Path::None;
+                self.lose_peer(now, engine, Ending::PeerLost);
+            }
+            _ => {}
         }
         self.release_fenced(engine);
         self.forget_peer(engine);
+    }
+
+    /// There is no path, and until the time limit is over there will be none: what the peer was granted it cannot touch.
+    pub(crate) fn on_path_refused(&mut self, now: Time, engine: &EngineId) {
+        let Some(peer) = self.peers.known.get_mut(engine) else { return };
+        peer.path = Path::Refused;
+        self.timers.set(Reason::Grace(engine.clone()), now + REFUSED_FOR);
+        self.lose_peer(now, engine, Ending::Transport);
+        self.release_fenced(engine);
+    }
+
+    /// A dropped connection has not come back, or a refused peer may try again.
+    pub(crate) fn on_grace_over(&mut self, now: Time, engine: &EngineId) {
+        self.lose_peer(now, engine, Ending::PeerLost);
+        if self.peers.known.get(engine).is_some_and(|peer| peer.path == Path::Refused) {
+            self.forget_peer(engine);
+        }
     }
 
     fn forget_peer(&mut self, engine: &EngineId) {

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::serve::ListenerExt;
 use baton_engine::EngineCore;
-use baton_transport::BlockPool;
+use baton_transport::{BlockPool, TransportLimits};
 use baton_types::{EngineId, EngineInfo, EngineName};
 use tokio::net::TcpListener;
 use tokio::runtime;
@@ -225,6 +225,8 @@ fn core_config(
 ) -> baton_engine::Config {
     let compat = model_loading::compat(&loaded.fingerprint, &loaded.layout);
     let mut proto = baton_proto::Config::new(engine.clone(), compat, metadata, loaded.blocks);
+    // A peer beyond the transport's limit is refused before the handshake, not after.
+    proto.limits.peers = TransportLimits::default().peers;
     proto.lease = Duration::from_millis(config.lease_ms);
     proto.heartbeat = Duration::from_millis(config.heartbeat_ms);
     proto.register_timeout = Duration::from_millis(config.register_timeout_ms);

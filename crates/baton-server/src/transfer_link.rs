@@ -81,7 +81,7 @@ impl TransferLink {
         match output {
             Output::AddPath { engine, metadata, blocks } => {
                 let refused = full(self.thread.add_peer(engine.clone(), metadata, blocks));
-                refused.then_some(Input::PathLost { engine })
+                refused.then_some(Input::PathRefused { engine })
             }
             Output::RemovePath { engine } => {
                 self.removals.push_back(engine);
@@ -140,7 +140,7 @@ fn input_of(event: Event) -> Input {
         }
         Event::PeerRefused(engine, error) => {
             tracing::warn!(%engine, %error, "no path to a peer");
-            Input::PathLost { engine }
+            Input::PathRefused { engine }
         }
     }
 }

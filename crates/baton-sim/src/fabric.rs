@@ -18,9 +18,6 @@ use crate::world::{Event, World};
 /// How often a post looks whether it is let in.
 const JOIN_POLL: Duration = Duration::from_millis(1);
 
-/// No half has this generation.
-const NOWHERE: u64 = 0;
-
 #[derive(Debug, Default)]
 pub(crate) struct Fabric {
     paths: BTreeMap<(Life, EngineId), Path>,
@@ -110,15 +107,9 @@ impl World {
         }
     }
 
-    /// There will be no half here, and the peer's own leads nowhere from now on: PathLost is a fence here as well (I3). A later half
-    /// must not let in what was posted before.
-    pub fn path_refused(&mut self, owner: Life, target: Life, engine: EngineId) {
-        if let Some(other) = self.fabric.half_mut(target, owner).filter(|other| other.joined.is_none()) {
-            other.joined = Some(NOWHERE);
-            let generation = other.generation;
-            self.path_falls(target, generation);
-        }
-        self.tell_proto(owner.node, Input::PathLost { engine });
+    /// There will be no half here. The peer's own stays un-joined, and what it has posted waits for us until it loses its patience.
+    pub fn path_refused(&mut self, owner: Life, engine: EngineId) {
+        self.tell_proto(owner.node, Input::PathRefused { engine });
     }
 
     /// The peer has not set up its half in time.

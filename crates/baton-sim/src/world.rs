@@ -223,7 +223,7 @@ impl World {
                 self.path_unjoined(owner, generation);
             }
             Event::PathRefused { owner, target, engine } if self.is_alive(owner) => {
-                self.path_refused(owner, target, engine);
+                self.path_refused(owner, engine);
             }
             Event::Turn => self.turn(),
             Event::Quiet => self.quiet(),

@@ -31,9 +31,9 @@ pub struct ChatArgs {
     /// Longest answer, in tokens [default: what the model's context leaves]
     #[arg(long, value_name = "TOKENS", help_heading = "Sampling", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_tokens: Option<u32>,
-    /// 0 is greedy; higher is more random [default: the server's]
-    #[arg(long, help_heading = "Sampling")]
-    pub temperature: Option<f32>,
+    /// 0 is greedy; higher is more random
+    #[arg(long, default_value_t = 0.0, help_heading = "Sampling")]
+    pub temperature: f32,
     /// Sample from the most likely tokens that make up this share [default: the server's]
     #[arg(long, value_name = "SHARE", help_heading = "Sampling")]
     pub top_p: Option<f32>,

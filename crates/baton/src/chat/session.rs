@@ -49,7 +49,7 @@ impl Session {
                 stream: true,
                 stream_options: StreamOptions { include_usage: true },
                 max_tokens: args.max_tokens,
-                temperature: args.temperature,
+                temperature: Some(args.temperature),
                 top_p: args.top_p,
                 seed: args.seed,
             },

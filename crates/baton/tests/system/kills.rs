@@ -42,14 +42,20 @@ impl Cluster {
         let argv: Vec<String> = match name.split_once('-') {
             Some((role, _)) => {
                 let mut argv = vec!["serve".into(), format!("--role={role}"), format!("--name={name}")];
-                argv.extend([format!("--port={port}"), "--side-channel-port=0".into(), "--model=emulated".into()]);
+                argv.extend([
+                    format!("--port={port}"),
+                    "--side-channel-port=0".into(),
+                    "--model=emulated".into(),
+                ]);
                 argv.extend(["--kv-memory=16MiB".into(), "--lease=2s".into(), "--heartbeat=500ms".into()]);
                 argv
             }
             None => {
                 let mut argv = vec!["route".into(), format!("--listen=127.0.0.1:{port}")];
                 argv.push(format!("--strategy={}", self.strategy));
-                argv.extend(ENGINES.map(|name| format!("--{}={}", name.split('-').next().unwrap(), url(name))));
+                argv.extend(
+                    ENGINES.map(|name| format!("--{}={}", name.split('-').next().unwrap(), url(name))),
+                );
                 argv
             }
         };
@@ -129,8 +135,10 @@ enum Got {
 
 fn complete(port: u16, prompt: &str) -> Got {
     let body = json!({"prompt": prompt, "max_tokens": 40, "temperature": 0, "ignore_eos": true}).to_string();
-    let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json";
-    let Some(answer) = exchange(port, &format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len())) else {
+    let head =
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json";
+    let Some(answer) = exchange(port, &format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()))
+    else {
         return Got::Broken;
     };
     let Some((head, body)) = answer.split_once("\r\n\r\n") else { return Got::Broken };
@@ -153,7 +161,10 @@ fn kill_under_load(strategy: &'static str) {
     let mut cluster = Cluster::start(strategy);
     let router = cluster.port("router");
     let right: Vec<Got> = (0..PROMPTS).map(|n| complete(router, &prompt(n))).collect();
-    assert!(right.iter().all(|got| matches!(got, Got::Text(_))), "without faults there are no errors: {right:?}");
+    assert!(
+        right.iter().all(|got| matches!(got, Got::Text(_))),
+        "without faults there are no errors: {right:?}"
+    );
     let (stop, router_down) = (AtomicBool::new(false), AtomicBool::new(false));
     let (good, errors) = (AtomicUsize::new(0), AtomicUsize::new(0));
     thread::scope(|scope| {

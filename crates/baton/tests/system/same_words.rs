@@ -9,8 +9,8 @@ use crate::program::{System, post};
 
 /// Around every edge of a block, of a chunk and of a step, and in between.
 const LENGTHS: [usize; 30] = [
-    1, 2, 3, 7, 15, 16, 17, 18, 31, 32, 33, 47, 48, 49, 63, 64, 65, 90, 128, 129, 200, 255, 256, 257, 400, 511, 512, 513,
-    1000, 2000,
+    1, 2, 3, 7, 15, 16, 17, 18, 31, 32, 33, 47, 48, 49, 63, 64, 65, 90, 128, 129, 200, 255, 256, 257, 400,
+    511, 512, 513, 1000, 2000,
 ];
 
 /// Token ids that a length and a number determine; every second prompt begins as the longest one does.
@@ -29,7 +29,8 @@ fn answer(url: &str, prompt: &[u32]) -> Vec<u64> {
     let answer = post(url, "/v1/completions", &body.to_string());
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     let json: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
-    let ids: Vec<u64> = json["choices"][0]["token_ids"].as_array().unwrap().iter().filter_map(Value::as_u64).collect();
+    let ids: Vec<u64> =
+        json["choices"][0]["token_ids"].as_array().unwrap().iter().filter_map(Value::as_u64).collect();
     assert_eq!(ids.len(), 16, "{json}");
     ids
 }
