@@ -2,7 +2,7 @@
 
 use super::aligned::Buffer;
 use super::packed::BLOCK;
-use super::simd::{LANES, Simd, dispatch, max_lanes, sum_lanes};
+use super::simd::{LANES, Simd, array, dispatch, max_lanes, sum_lanes};
 
 /// How activations enter matrix products.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -117,8 +117,8 @@ unsafe fn round_blocks_kernel<S: Simd>(
         unsafe {
             let p = values.add(block * BLOCK);
             let x = [S::load(p), S::load(p.add(LANES))];
-            let size = |x| S::max(x, S::sub(S::splat(0.0), x));
-            let largest = max_lanes::<S>(S::max(size(x[0]), size(x[1])));
+            let sizes = array!([x[0]; 2], v => S::max(x[v], S::sub(S::splat(0.0), x[v])));
+            let largest = max_lanes::<S>(S::max(sizes[0], sizes[1]));
             let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
             let mut integers = [0i32; BLOCK];
             for (v, x) in x.into_iter().enumerate() {

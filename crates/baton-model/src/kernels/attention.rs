@@ -8,7 +8,7 @@
 use std::ptr::NonNull;
 
 use super::aligned::Buffer;
-use super::simd::{LANES, Simd, dispatch, exp, max_lanes, sum_lanes};
+use super::simd::{LANES, Simd, array, dispatch, exp, max_lanes, sum_lanes};
 
 /// Positions of one tile.
 pub const TILE: usize = 32;
@@ -244,7 +244,7 @@ impl Tile<'_> {
     unsafe fn scores<S: Simd, const R: usize>(self, row: usize) {
         // SAFETY: R rows of q and of probabilities, and a tile of K.
         unsafe {
-            let q: [*const f32; R] = std::array::from_fn(|r| self.q(row + r));
+            let q = array!([self.task.q; R], r => self.q(row + r));
             let mut scores = [[S::splat(0.0); 2]; R];
             for d in 0..self.task.head_dim {
                 let k = self.scratch.k.ptr().add(d * TILE);
@@ -254,10 +254,10 @@ impl Tile<'_> {
                     scores[r] = [S::fma(value, k[0], scores[r][0]), S::fma(value, k[1], scores[r][1])];
                 }
             }
-            for (r, scores) in scores.iter().enumerate() {
+            for r in 0..R {
                 let to = self.scratch.probabilities.ptr().add(r * TILE);
-                S::store(to, scores[0]);
-                S::store(to.add(LANES), scores[1]);
+                S::store(to, scores[r][0]);
+                S::store(to.add(LANES), scores[r][1]);
             }
         }
     }
@@ -330,10 +330,11 @@ unsafe fn weigh_lanes<S: Simd, const R: usize, const N: usize>(
 ) {
     // SAFETY: the caller's: `len` rows of V and weights, R rows of outputs.
     unsafe {
-        let mut acc: [[S::F; N]; R] =
-            std::array::from_fn(|r| std::array::from_fn(|n| S::load(out.add(r * dim + n * LANES))));
+        let zero = S::splat(0.0);
+        let mut acc =
+            array!([[zero; N]; R], r => array!([zero; N], n => S::load(out.add(r * dim + n * LANES))));
         for j in 0..len {
-            let value: [S::F; N] = std::array::from_fn(|n| S::load(v.add(j * dim + n * LANES)));
+            let value = array!([zero; N], n => S::load(v.add(j * dim + n * LANES)));
             for r in 0..R {
                 let weight = S::splat(*p.add(r * TILE + j));
                 for n in 0..N {
@@ -341,9 +342,9 @@ unsafe fn weigh_lanes<S: Simd, const R: usize, const N: usize>(
                 }
             }
         }
-        for (r, acc) in acc.iter().enumerate() {
-            for (n, acc) in acc.iter().enumerate() {
-                S::store(out.add(r * dim + n * LANES), *acc);
+        for r in 0..R {
+            for n in 0..N {
+                S::store(out.add(r * dim + n * LANES), acc[r][n]);
             }
         }
     }

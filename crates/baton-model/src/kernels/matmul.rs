@@ -11,7 +11,7 @@ use super::packed::{
     BLOCK, Bf16Block, F16Block, F32Block, IntBlock, PANEL, PackedMatrix, PanelBlock, Q4Block, Q8Block, Visit,
     WideBlock, WideIntBlock,
 };
-use super::simd::{LANES, Simd, dispatch};
+use super::simd::{LANES, Simd, array, dispatch};
 use crate::weights::dtype::Dtype;
 
 /// Rows that one tile holds in registers.
@@ -329,20 +329,19 @@ unsafe fn prefetch_ahead<S: Simd, P: PanelBlock>(block: *const u8) {
 
 #[inline(always)]
 unsafe fn load_acc<S: Simd, const R: usize, const N: usize>(v: usize, x: Rows) -> [[S::F; N]; R] {
-    std::array::from_fn(|r| {
-        std::array::from_fn(|n| {
-            // SAFETY: R rows of accumulators are there.
-            unsafe { S::load(x.acc.add(r * PANEL + (v + n) * LANES)) }
-        })
-    })
+    // SAFETY: R rows of accumulators are there.
+    unsafe {
+        let zero = S::splat(0.0);
+        array!([[zero; N]; R], r => array!([zero; N], n => S::load(x.acc.add(r * PANEL + (v + n) * LANES))))
+    }
 }
 
 #[inline(always)]
 unsafe fn store_acc<S: Simd, const R: usize, const N: usize>(v: usize, x: Rows, acc: [[S::F; N]; R]) {
-    for (r, acc) in acc.iter().enumerate() {
-        for (n, acc) in acc.iter().enumerate() {
+    for r in 0..R {
+        for n in 0..N {
             // SAFETY: R rows of accumulators are there.
-            unsafe { S::store(x.acc.add(r * PANEL + (v + n) * LANES), *acc) };
+            unsafe { S::store(x.acc.add(r * PANEL + (v + n) * LANES), acc[r][n]) };
         }
     }
 }

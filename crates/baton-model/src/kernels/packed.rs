@@ -13,7 +13,7 @@
 //! 0 to 3 and the high ones 4 to 7, which is how integer dot products want them.
 
 use super::arena::{Arena, ArenaSlice};
-use super::simd::{LANES, Simd};
+use super::simd::{LANES, Simd, array};
 use crate::weights::Tensor;
 use crate::weights::dtype::{Dtype, QUANT_BLOCK};
 
@@ -156,8 +156,8 @@ fn round_to_q8_0(values: &[f32]) -> [u8; 34] {
     out
 }
 
-/// Takes the values of one input, or of four. A method that is always inlined, where a closure might not be: behind a call,
-/// vectors would go through memory.
+/// Takes the values of one input, or of four. A method that is always inlined, where a closure might not be (see
+/// [`array!`]).
 #[allow(clippy::missing_safety_doc)]
 pub trait Visit<V> {
     /// # Safety
@@ -191,6 +191,13 @@ pub trait PanelBlock {
     );
 }
 
+/// `N` vectors of words from the `at`-th on.
+#[inline(always)]
+unsafe fn load_words<S: Simd, const N: usize>(words: *const u8, at: usize) -> [S::I; N] {
+    // SAFETY: the caller's: the words are there.
+    unsafe { array!([S::splat_i(0); N], n => S::load_i(words.cast::<i32>().add(at + n * LANES))) }
+}
+
 macro_rules! plain_block {
     ($(#[$doc:meta])* $name:ident, $size:literal, $load:ident) => {
         $(#[$doc])*
@@ -219,10 +226,12 @@ macro_rules! plain_block {
                 visitor: &mut impl Visit<[S::F; N]>,
             ) {
                 for input in 0..BLOCK {
-                    let values = std::array::from_fn(|n| unsafe {
-                        S::$load(block.add((input * PANEL + (v + n) * LANES) * $size).cast())
-                    });
-                    unsafe { visitor.visit(input, values) };
+                    let at = (input * PANEL + v * LANES) * $size;
+                    unsafe {
+                        let values =
+                            array!([S::splat(0.0); N], n => S::$load(block.add(at + n * LANES * $size).cast()));
+                        visitor.visit(input, values);
+                    }
                 }
             }
         }
@@ -273,13 +282,15 @@ impl<const MIN: bool> PanelBlock for Q4Block<MIN> {
         visitor: &mut impl Visit<[S::F; N]>,
     ) {
         for group in 0..BLOCK / 8 {
-            let words: [S::I; N] = std::array::from_fn(|n| unsafe {
-                S::load_i(block.add(Self::HEADER + (group * PANEL + (v + n) * LANES) * 4).cast())
-            });
+            let words = unsafe { load_words::<S, N>(block.add(Self::HEADER), group * PANEL + v * LANES) };
             for i in 0..8 {
                 let shift = if i < 4 { 8 * i } else { 8 * (i - 4) + 4 };
-                let nibbles = words.map(|w| unsafe { S::nibble(S::shr(w, shift as u32), Self::ZERO) });
-                unsafe { visitor.visit(group * 8 + i, nibbles) };
+                unsafe {
+                    let nibbles = array!([S::splat(0.0); N], n => {
+                        S::nibble(S::shr(words[n], shift as u32), Self::ZERO)
+                    });
+                    visitor.visit(group * 8 + i, nibbles);
+                }
             }
         }
     }
@@ -311,12 +322,14 @@ impl PanelBlock for Q8Block {
         visitor: &mut impl Visit<[S::F; N]>,
     ) {
         for group in 0..BLOCK / 4 {
-            let words: [S::I; N] = std::array::from_fn(|n| unsafe {
-                S::load_i(block.add(2 * PANEL + (group * PANEL + (v + n) * LANES) * 4).cast())
-            });
+            let words = unsafe { load_words::<S, N>(block.add(2 * PANEL), group * PANEL + v * LANES) };
             for i in 0..4 {
-                let value = |w| unsafe { S::to_f32(S::sar(S::shl(w, 24 - 8 * i as u32), 24)) };
-                unsafe { visitor.visit(group * 4 + i, words.map(value)) };
+                unsafe {
+                    let values = array!([S::splat(0.0); N], n => {
+                        S::to_f32(S::sar(S::shl(words[n], 24 - 8 * i as u32), 24))
+                    });
+                    visitor.visit(group * 4 + i, values);
+                }
             }
         }
     }
@@ -352,12 +365,12 @@ impl<const MIN: bool> IntBlock for Q4Block<MIN> {
     ) {
         let mask = unsafe { S::splat_i(0x0f0f_0f0f) };
         for group in 0..BLOCK / 8 {
-            let words: [S::I; N] = std::array::from_fn(|n| unsafe {
-                S::load_i(block.add(Self::HEADER + (group * PANEL + (v + n) * LANES) * 4).cast())
-            });
+            let words = unsafe { load_words::<S, N>(block.add(Self::HEADER), group * PANEL + v * LANES) };
             for half in 0..2 {
-                let fours = words.map(|w| unsafe { S::and(S::shr(w, 4 * half as u32), mask) });
-                unsafe { visitor.visit(group * 2 + half, fours) };
+                unsafe {
+                    let fours = array!([mask; N], n => S::and(S::shr(words[n], 4 * half as u32), mask));
+                    visitor.visit(group * 2 + half, fours);
+                }
             }
         }
     }
@@ -377,11 +390,10 @@ impl IntBlock for Q8Block {
         // Flipping the sign bit adds 128.
         let flip = unsafe { S::splat_i(0x8080_8080_u32 as i32) };
         for group in 0..BLOCK / 4 {
-            let values = std::array::from_fn(|n| unsafe {
-                let at = 2 * PANEL + (group * PANEL + (v + n) * LANES) * 4;
-                S::xor(S::load_i(block.add(at).cast()), flip)
-            });
-            unsafe { visitor.visit(group, values) };
+            unsafe {
+                let words = load_words::<S, N>(block.add(2 * PANEL), group * PANEL + v * LANES);
+                visitor.visit(group, array!([flip; N], n => S::xor(words[n], flip)));
+            }
         }
     }
 }
@@ -425,10 +437,7 @@ impl<const ZERO_POINT: i32, const MIN: bool> IntBlock for WideIntBlock<ZERO_POIN
         visitor: &mut impl Visit<[S::I; N]>,
     ) {
         for group in 0..BLOCK / 4 {
-            let values = std::array::from_fn(|n| unsafe {
-                S::load_i(block.cast::<i32>().add((2 + group) * PANEL + (v + n) * LANES))
-            });
-            unsafe { visitor.visit(group, values) };
+            unsafe { visitor.visit(group, load_words::<S, N>(block, (2 + group) * PANEL + v * LANES)) };
         }
     }
 }
@@ -461,10 +470,10 @@ impl<const IS_SCALED: bool, const MIN: bool> PanelBlock for WideBlock<IS_SCALED,
         visitor: &mut impl Visit<[S::F; N]>,
     ) {
         for input in 0..BLOCK {
-            let values = std::array::from_fn(|n| unsafe {
-                S::load(block.cast::<f32>().add((2 + input) * PANEL + (v + n) * LANES))
-            });
-            unsafe { visitor.visit(input, values) };
+            unsafe {
+                let from = block.cast::<f32>().add((2 + input) * PANEL + v * LANES);
+                visitor.visit(input, array!([S::splat(0.0); N], n => S::load(from.add(n * LANES))));
+            }
         }
     }
 }

@@ -60,18 +60,31 @@ pub trait Simd: Copy + 'static {
     unsafe fn transpose(from: *const f32, stride: usize, to: *mut f32, out_stride: usize);
 }
 
+/// `array::from_fn` without a closure. A closure is compiled without its surroundings' target features, and so is the code of
+/// `core` that calls it: the compiler may not inline intrinsics into them, and each one becomes a call.
+macro_rules! array {
+    ([$start:expr; $len:expr], $i:ident => $value:expr) => {{
+        let mut array = [$start; $len];
+        for $i in 0..$len {
+            array[$i] = $value;
+        }
+        array
+    }};
+}
+pub(crate) use array;
+
 /// Any processor: arrays and `f32::mul_add`.
 #[derive(Clone, Copy, Debug)]
 pub struct Portable;
 
 #[inline(always)]
-fn each<T: Copy, U>(x: [T; LANES], f: impl Fn(T) -> U) -> [U; LANES] {
-    x.map(f)
+fn each<T: Copy, U: Copy + Default>(x: [T; LANES], f: impl Fn(T) -> U) -> [U; LANES] {
+    array!([U::default(); LANES], i => f(x[i]))
 }
 
 #[inline(always)]
-fn both<T: Copy, U>(a: [T; LANES], b: [T; LANES], f: impl Fn(T, T) -> U) -> [U; LANES] {
-    std::array::from_fn(|i| f(a[i], b[i]))
+fn both<T: Copy, U: Copy + Default>(a: [T; LANES], b: [T; LANES], f: impl Fn(T, T) -> U) -> [U; LANES] {
+    array!([U::default(); LANES], i => f(a[i], b[i]))
 }
 
 // SAFETY (of all functions): plain code; pointers are valid by the trait's contract.
@@ -119,11 +132,11 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F {
-        std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
+        array!([0.0; LANES], i => a[i].mul_add(b[i], c[i]))
     }
     #[inline(always)]
     unsafe fn first(n: usize, x: Self::F, other: Self::F) -> Self::F {
-        std::array::from_fn(|i| if i < n { x[i] } else { other[i] })
+        array!([0.0; LANES], i => if i < n { x[i] } else { other[i] })
     }
     #[inline(always)]
     unsafe fn load_f16(p: *const u16) -> Self::F {
@@ -191,10 +204,14 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn dot4(acc: Self::I, w: Self::I, x: Self::I) -> Self::I {
-        std::array::from_fn(|i| {
+        let mut sum = acc;
+        for i in 0..LANES {
             let (w, x) = (w[i].to_le_bytes(), x[i].to_le_bytes());
-            (0..4).fold(acc[i], |acc, j| acc + i32::from(w[j]) * i32::from(x[j] as i8))
-        })
+            for j in 0..4 {
+                sum[i] += i32::from(w[j]) * i32::from(x[j] as i8);
+            }
+        }
+        sum
     }
     #[inline(always)]
     unsafe fn transpose(from: *const f32, stride: usize, to: *mut f32, out_stride: usize) {

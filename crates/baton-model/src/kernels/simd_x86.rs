@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::simd::{LANES, Simd};
+use super::simd::{LANES, Simd, array};
 
 /// One register of sixteen lanes.
 #[derive(Clone, Copy, Debug)]
@@ -216,8 +216,10 @@ impl Simd for Avx2 {
         unsafe {
             let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
             let n = n.min(LANES) as i32;
-            let mask = |n: i32| _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(n), lanes));
-            [_mm256_blendv_ps(other[0], x[0], mask(n)), _mm256_blendv_ps(other[1], x[1], mask(n - 8))]
+            array!([_mm256_setzero_ps(); 2], i => {
+                let mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(n - 8 * i as i32), lanes);
+                _mm256_blendv_ps(other[i], x[i], _mm256_castsi256_ps(mask))
+            })
         }
     }
     #[inline(always)]
@@ -229,8 +231,8 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn load_bf16(p: *const u16) -> Self::F {
         unsafe {
-            [p, p.add(8)].map(|p| {
-                let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+            array!([_mm256_setzero_ps(); 2], i => {
+                let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.add(8 * i).cast()));
                 _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
             })
         }
@@ -320,7 +322,7 @@ impl Simd for Avx2 {
         // The eight-bit multiplication of AVX2 saturates: go through 16 bits, even and odd bytes apart.
         unsafe {
             let low = _mm256_set1_epi16(0xff);
-            std::array::from_fn(|i| {
+            array!([_mm256_setzero_si256(); 2], i => {
                 let (w, x) = (w[i], x[i]);
                 let even = _mm256_madd_epi16(
                     _mm256_and_si256(w, low),
@@ -354,31 +356,17 @@ impl Simd for Avx2 {
 unsafe fn transpose8(from: *const f32, stride: usize, to: *mut f32, out_stride: usize) {
     // SAFETY: the caller's.
     unsafe {
-        let r: [__m256; 8] = std::array::from_fn(|i| _mm256_loadu_ps(from.add(i * stride)));
-        let lo = |a, b| _mm256_unpacklo_ps(a, b);
-        let hi = |a, b| _mm256_unpackhi_ps(a, b);
-        let pairs = [
-            lo(r[0], r[1]),
-            hi(r[0], r[1]),
-            lo(r[2], r[3]),
-            hi(r[2], r[3]),
-            lo(r[4], r[5]),
-            hi(r[4], r[5]),
-            lo(r[6], r[7]),
-            hi(r[6], r[7]),
-        ];
-        let even = |a, b| _mm256_shuffle_ps::<0x44>(a, b);
-        let odd = |a, b| _mm256_shuffle_ps::<0xee>(a, b);
-        let quads = [
-            even(pairs[0], pairs[2]),
-            odd(pairs[0], pairs[2]),
-            even(pairs[1], pairs[3]),
-            odd(pairs[1], pairs[3]),
-            even(pairs[4], pairs[6]),
-            odd(pairs[4], pairs[6]),
-            even(pairs[5], pairs[7]),
-            odd(pairs[5], pairs[7]),
-        ];
+        let r = array!([_mm256_setzero_ps(); 8], i => _mm256_loadu_ps(from.add(i * stride)));
+        let low = array!([r[0]; 4], i => _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]));
+        let high = array!([r[0]; 4], i => _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]));
+        // Columns 0 to 3 of both halves, first of rows 0 to 3, then of rows 4 to 7.
+        let mut quads = [r[0]; 8];
+        for i in 0..2 {
+            quads[4 * i] = _mm256_shuffle_ps::<0x44>(low[2 * i], low[2 * i + 1]);
+            quads[4 * i + 1] = _mm256_shuffle_ps::<0xee>(low[2 * i], low[2 * i + 1]);
+            quads[4 * i + 2] = _mm256_shuffle_ps::<0x44>(high[2 * i], high[2 * i + 1]);
+            quads[4 * i + 3] = _mm256_shuffle_ps::<0xee>(high[2 * i], high[2 * i + 1]);
+        }
         for i in 0..4 {
             let low = _mm256_permute2f128_ps::<0x20>(quads[i], quads[i + 4]);
             let high = _mm256_permute2f128_ps::<0x31>(quads[i], quads[i + 4]);
