@@ -16,6 +16,8 @@ pub fn run(sh: &Shell, profile: Profile, args: &[String]) -> anyhow::Result<()> 
         Profile::Dev => "dev",
         Profile::Release => "release",
     };
-    cmd!(sh, "cargo run --profile {profile} --quiet --package baton-sim {features...} -- {args...}").quiet().run()?;
+    cmd!(sh, "cargo run --profile {profile} --quiet --package baton-sim {features...} -- {args...}")
+        .quiet()
+        .run()?;
     Ok(())
 }
