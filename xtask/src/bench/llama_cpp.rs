@@ -36,8 +36,10 @@ impl LlamaCpp {
         for program in [&bench, &quantize] {
             ensure!(program.is_file(), "{} is not there", program.display());
         }
-        let said = cmd!(sh, "{bench} --version").quiet().ignore_stderr().read()?;
-        let version = said.lines().next().unwrap_or_default().trim_start_matches("version: ").to_owned();
+        // It says it on stderr.
+        let said = cmd!(sh, "{bench} --version").quiet().read_stderr()?;
+        let version =
+            said.lines().find_map(|line| line.strip_prefix("version: ")).unwrap_or("unknown").to_owned();
         Ok(Self { bench, quantize, version })
     }
 
