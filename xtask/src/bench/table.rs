@@ -68,7 +68,7 @@ pub fn table(rows: &[Row]) -> String {
             let Summary { min, max, .. } = ours.ratios(best, phase);
             let _ = writeln!(
                 text,
-                "{:<15} {} / {} = {ratio:.2} ({min:.2}-{max:.2} by round); at least {ASKED:.1} asked: {}",
+                "{:<15} {} / {} = {ratio:.3} ({min:.2}-{max:.2} by round); at least {ASKED:.1} asked: {}",
                 phase.title(),
                 ours.name(),
                 best.name(),
@@ -98,11 +98,15 @@ mod tests {
         ];
         let text = table(&rows);
         assert!(
-            text.contains("Baton exact / llama.cpp F32 = 1.50 (1.50-1.50 by round); at least 1.0 asked: yes"),
+            text.contains(
+                "Baton exact / llama.cpp F32 = 1.500 (1.50-1.50 by round); at least 1.0 asked: yes"
+            ),
             "{text}"
         );
         assert!(
-            text.contains("Baton exact / llama.cpp Q8_0 = 0.50 (0.50-0.50 by round); at least 1.0 asked: no"),
+            text.contains(
+                "Baton exact / llama.cpp Q8_0 = 0.500 (0.50-0.50 by round); at least 1.0 asked: no"
+            ),
             "{text}"
         );
         assert!(text.contains("300.0 (30.0-300.0)"), "{text}");
