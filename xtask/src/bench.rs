@@ -1,12 +1,24 @@
 //! `cargo x bench`: how fast, compared with what is there already.
 
+mod conditions;
+mod cpu_runner;
+mod engine;
+mod llama_cpp;
+mod speed;
+mod table;
+
 use clap::Subcommand;
 use xshell::{Shell, cmd};
 
-#[derive(Clone, Copy, Subcommand)]
+#[derive(Subcommand)]
 pub enum What {
     /// The shared-memory transport beside memcpy of the same blocks
     Transfer,
+    /// The CPU runner beside llama.cpp: prefill of 512 tokens, decode of one sequence at 512
+    ///
+    /// Both run SmolLM2-135M on the same threads, in alternating rounds; llama.cpp in every weight format that it may be
+    /// fastest with. The first run builds llama.cpp in the cache directory, which takes some minutes and 2 GB.
+    Engine(engine::Args),
 }
 
 pub fn run(sh: &Shell, what: What) -> anyhow::Result<()> {
@@ -14,7 +26,8 @@ pub fn run(sh: &Shell, what: What) -> anyhow::Result<()> {
         What::Transfer => {
             cmd!(sh, "cargo run --release --quiet --package baton-transport --example transfer_bench")
                 .run()?;
+            Ok(())
         }
+        What::Engine(args) => engine::run(sh, &args),
     }
-    Ok(())
 }
