@@ -90,7 +90,7 @@ impl World {
         let target = read_metadata(metadata);
         if !self.is_alive(target) || self.strikes(Fault::PathFails) {
             let at = self.after_delay();
-            return self.queue.push(at, Event::PathRefused { owner, target, engine });
+            return self.queue.push(at, Event::PathRefused { owner, engine });
         }
         let generation = self.fabric.number();
         // It joins whatever half is there. A half that had joined another one before has lost that.

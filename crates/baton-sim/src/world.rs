@@ -66,7 +66,7 @@ pub(crate) enum Event {
     Piece { post: u64 },
     PathDown { owner: Life, generation: u64 },
     PathUnjoined { owner: Life, generation: u64 },
-    PathRefused { owner: Life, target: Life, engine: baton_types::EngineId },
+    PathRefused { owner: Life, engine: baton_types::EngineId },
 
     // Faults.
     Turn,
@@ -222,7 +222,7 @@ impl World {
             Event::PathUnjoined { owner, generation } if self.is_alive(owner) => {
                 self.path_unjoined(owner, generation);
             }
-            Event::PathRefused { owner, target, engine } if self.is_alive(owner) => {
+            Event::PathRefused { owner, engine } if self.is_alive(owner) => {
                 self.path_refused(owner, engine);
             }
             Event::Turn => self.turn(),

@@ -138,8 +138,7 @@ impl OtherProcess {
         loop {
             assert!(begin.elapsed() < SOON);
             let tasks = std::fs::read_dir(format!("/proc/{}/task", self.process.id())).unwrap();
-            let mut stats =
-                tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap());
+            let stats = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap());
             if stats
                 .into_iter()
                 .all(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T')))
