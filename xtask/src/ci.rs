@@ -15,9 +15,6 @@ pub fn run(sh: &Shell) -> anyhow::Result<()> {
     let step = |what: &str| eprintln!("\n== {what} ({} s)", started.elapsed().as_secs());
     step("tidy");
     tidy::run(sh)?;
-    step("model");
-    // The golden test of the real model reads it from the cache.
-    cmd!(sh, "cargo run --release --quiet --package baton-model --example fetch_default_model").run()?;
     step("tests");
     cmd!(sh, "cargo test --workspace").run()?;
     step("simulator");

@@ -125,6 +125,6 @@ mod tests {
         let request = ask(&mut session(&[]), "a");
         let mut members: Vec<&String> = request.as_object().unwrap().keys().collect();
         members.sort();
-        assert_eq!(members, ["messages", "model", "stream", "stream_options"]);
+        assert_eq!(members, ["messages", "model", "stream", "stream_options", "temperature"]);
     }
 }
