@@ -10,7 +10,8 @@ pub enum Profile {
 }
 
 pub fn run(sh: &Shell, profile: Profile, args: &[String]) -> anyhow::Result<()> {
-    let mutants = args.iter().any(|arg| arg == "--mutants");
+    // CI runs both kinds: one build serves them. A bug that is compiled in does nothing unless it is chosen.
+    let mutants = args.iter().any(|arg| arg == "--mutants") || matches!(profile, Profile::Dev);
     let features: &[&str] = if mutants { &["--features", "mutants"] } else { &[] };
     let profile = match profile {
         Profile::Dev => "dev",
