@@ -20,7 +20,17 @@ impl fmt::Debug for BlockId {
     }
 }
 
-/// What a block holds: the first 128 bits of BLAKE3 over the hash of the block before it and its own tokens.
+/// A unit of one engine's KV pool, as peers name it: see [`PoolShape`](crate::PoolShape).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UnitId(pub u32);
+
+impl fmt::Debug for UnitId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "u{}", self.0)
+    }
+}
+
+/// What a unit holds: the first 128 bits of BLAKE3 over the hash of the unit before it and its own tokens.
 ///
 /// Equal hashes mean equal tokens at equal positions under an equal [`CacheSalt`], and so equal KV.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,23 +66,23 @@ impl CacheSalt {
     }
 }
 
-/// The hashes of a token sequence cut into blocks; the last block may be partial, and its hash says how many tokens it has.
+/// The hashes of a token sequence cut into units; the last unit may be partial, and its hash says how many tokens it has.
 ///
-/// Grows by [`BlockChain::extend`]; only the hash of a partial last block ever changes.
+/// Grows by [`BlockChain::extend`]; only the hash of a partial last unit ever changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockChain {
     root: BlockHash,
-    block_tokens: usize,
+    unit_tokens: usize,
     hashes: Vec<BlockHash>,
     tokens: usize,
 }
 
 impl BlockChain {
     /// # Panics
-    /// If `block_tokens` is zero.
-    pub fn new(salt: &CacheSalt, block_tokens: usize, tokens: &[TokenId]) -> Self {
-        assert!(block_tokens > 0, "a block holds at least one token");
-        let mut chain = Self { root: salt.root(), block_tokens, hashes: Vec::new(), tokens: 0 };
+    /// If `unit_tokens` is zero.
+    pub fn new(salt: &CacheSalt, unit_tokens: usize, tokens: &[TokenId]) -> Self {
+        assert!(unit_tokens > 0, "a unit holds at least one token");
+        let mut chain = Self { root: salt.root(), unit_tokens, hashes: Vec::new(), tokens: 0 };
         chain.extend(tokens);
         chain
     }
@@ -81,21 +91,22 @@ impl BlockChain {
     pub fn extend(&mut self, all_tokens: &[TokenId]) {
         assert!(all_tokens.len() >= self.tokens, "a chain only grows");
         self.hashes.truncate(self.full());
-        for block in all_tokens[self.full() * self.block_tokens..].chunks(self.block_tokens) {
+        for unit in all_tokens[self.full() * self.unit_tokens..].chunks(self.unit_tokens) {
             let parent = self.hashes.last().copied().unwrap_or(self.root);
-            self.hashes.push(hash_block(parent, block));
+            self.hashes.push(hash_unit(parent, unit));
         }
         self.tokens = all_tokens.len();
     }
 
-    /// One hash a block, a partial last block included: `ceil(tokens / block_tokens)`.
+    /// One hash a unit, a partial last unit included: `ceil(tokens / unit_tokens)`.
     pub fn hashes(&self) -> &[BlockHash] {
         &self.hashes
     }
 
-    /// The hashes of the full blocks only: the ones a prefix cache may hold (I2).
-    pub fn full_hashes(&self) -> &[BlockHash] {
-        &self.hashes[..self.full()]
+    /// The hashes of full blocks of `block_units` units each, which are those of their last units: what a prefix cache may
+    /// hold (I2).
+    pub fn full_blocks(&self, block_units: usize) -> Vec<BlockHash> {
+        self.hashes[..self.full()].chunks_exact(block_units).map(|units| units[block_units - 1]).collect()
     }
 
     /// How many tokens are hashed.
@@ -104,11 +115,11 @@ impl BlockChain {
     }
 
     fn full(&self) -> usize {
-        self.tokens / self.block_tokens
+        self.tokens / self.unit_tokens
     }
 }
 
-fn hash_block(parent: BlockHash, tokens: &[TokenId]) -> BlockHash {
+fn hash_unit(parent: BlockHash, tokens: &[TokenId]) -> BlockHash {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&parent.0);
     for token in tokens {
@@ -143,12 +154,13 @@ mod tests {
             grown.extend(&all[..n]);
             assert_eq!(grown, BlockChain::new(&CacheSalt::default(), 16, &all[..n]));
             assert_eq!(grown.hashes().len(), n.div_ceil(16));
-            assert_eq!(grown.full_hashes().len(), n / 16);
+            assert_eq!(grown.full_blocks(1).len(), n / 16);
+            assert_eq!(grown.full_blocks(2).len(), n / 32);
         }
     }
 
     #[test]
-    fn one_changed_token_changes_its_block_and_all_after_it() {
+    fn one_changed_token_changes_its_unit_and_all_after_it() {
         let a = BlockChain::new(&CacheSalt::default(), 16, &tokens(64));
         let mut changed = tokens(64);
         changed[20] = TokenId(99);
@@ -169,10 +181,11 @@ mod tests {
     }
 
     #[test]
-    fn a_partial_block_is_not_its_full_one() {
+    fn a_partial_unit_is_not_its_full_one() {
         let short = BlockChain::new(&CacheSalt::default(), 16, &tokens(15));
         let full = BlockChain::new(&CacheSalt::default(), 16, &tokens(16));
         assert_ne!(short.hashes(), full.hashes());
-        assert!(short.full_hashes().is_empty());
+        assert!(short.full_blocks(1).is_empty());
+        assert_eq!(full.full_blocks(1), full.hashes());
     }
 }

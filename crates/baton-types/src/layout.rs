@@ -26,21 +26,26 @@ impl KvDtype {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KvOrder {
-    /// `[block][layer][k, v][kv_head][token][head_dim]`: a block is one contiguous run of [`KvLayout::block_bytes`].
+    /// `[rank][block][layer][k, v][kv_head of the rank][token][head_dim]`: a block is one contiguous run of
+    /// [`KvLayout::rank_block_bytes`] in the memory of each rank.
     #[default]
     BlockMajor,
 }
 
-/// The geometry of a KV pool. Two engines may exchange blocks only if their layouts are equal.
+/// The geometry of a KV pool. Two engines may exchange KV if their layouts differ in nothing but block size, ranks and, where
+/// conversion is allowed, type.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct KvLayout {
     pub layers: u32,
+    /// Of all ranks together.
     pub kv_heads: u32,
     /// Elements per head and token.
     pub head_dim: u32,
     pub dtype: KvDtype,
     /// Tokens per block.
     pub block_tokens: u32,
+    /// KV heads are split evenly over so many ranks, each with memory of its own; it divides `kv_heads`.
+    pub ranks: u32,
     pub order: KvOrder,
 }
 
@@ -55,9 +60,19 @@ impl KvLayout {
         2 * self.layers as usize * self.kv_heads as usize * self.head_dim as usize * self.dtype.bytes()
     }
 
-    /// Bytes of one block: all layers, K and V.
+    /// Bytes of one block over all ranks: all layers, K and V.
     pub fn block_bytes(&self) -> usize {
         self.token_bytes() * self.block_tokens as usize
+    }
+
+    /// Bytes of one block in the memory of one rank.
+    pub fn rank_block_bytes(&self) -> usize {
+        self.block_bytes() / self.ranks as usize
+    }
+
+    /// KV heads of one rank.
+    pub fn rank_heads(&self) -> usize {
+        (self.kv_heads / self.ranks) as usize
     }
 
     /// How many blocks hold `tokens` tokens.
@@ -65,37 +80,69 @@ impl KvLayout {
         tokens.div_ceil(self.block_tokens as usize)
     }
 
-    /// Where the run of one head starts inside its block, in bytes; `is_v` is 0 for K and 1 for V.
-    pub fn head_run_offset(&self, layer: usize, is_v: usize, kv_head: usize) -> usize {
-        ((layer * 2 + is_v) * self.kv_heads as usize + kv_head) * self.head_run_bytes()
+    /// Where the run of one head of one block starts in a pool of `num_blocks` blocks, in bytes; `is_v` is 0 for K and 1 for V.
+    pub fn head_run_offset(
+        &self,
+        num_blocks: usize,
+        block: usize,
+        layer: usize,
+        is_v: usize,
+        kv_head: usize,
+    ) -> usize {
+        let heads = self.rank_heads();
+        let (rank, head) = (kv_head / heads, kv_head % heads);
+        (rank * num_blocks + block) * self.rank_block_bytes()
+            + ((layer * 2 + is_v) * heads + head) * self.head_run_bytes()
     }
+}
+
+/// What a peer must know of a pool to find a *unit* in it; everything else of the layout is equal on both sides.
+///
+/// A unit is the run of tokens that one hash of a chain covers, and what the protocol counts in. Block sizes may differ between
+/// two engines; their unit may not. Unit `i` is the `i % block_units`th part of block `i / block_units`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PoolShape {
+    /// Units in the pool.
+    pub units: u32,
+    /// Units of a block.
+    pub block_units: u32,
+    /// See [`KvLayout::ranks`].
+    pub ranks: u32,
+    pub dtype: KvDtype,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn layout(ranks: u32) -> KvLayout {
+        let (dtype, order) = (KvDtype::F32, KvOrder::BlockMajor);
+        KvLayout { layers: 3, kv_heads: 4, head_dim: 8, dtype, block_tokens: 16, ranks, order }
+    }
+
     #[test]
-    fn the_runs_of_a_block_tile_it() {
-        let layout = KvLayout {
-            layers: 3,
-            kv_heads: 2,
-            head_dim: 8,
-            dtype: KvDtype::F32,
-            block_tokens: 16,
-            order: KvOrder::BlockMajor,
-        };
-        let mut next = 0;
-        for layer in 0..3 {
-            for is_v in 0..2 {
-                for head in 0..2 {
-                    assert_eq!(layout.head_run_offset(layer, is_v, head), next);
-                    next += layout.head_run_bytes();
+    fn the_runs_of_a_pool_tile_it() {
+        for ranks in [1, 2, 4] {
+            let layout = layout(ranks);
+            let mut next = 0;
+            for rank in 0..ranks as usize {
+                for block in 0..5 {
+                    for (layer, is_v) in (0..3).flat_map(|layer| [(layer, 0), (layer, 1)]) {
+                        for head in 0..layout.rank_heads() {
+                            let head = rank * layout.rank_heads() + head;
+                            assert_eq!(layout.head_run_offset(5, block, layer, is_v, head), next);
+                            next += layout.head_run_bytes();
+                        }
+                    }
                 }
             }
+            assert_eq!(next, 5 * layout.block_bytes());
         }
-        assert_eq!(next, layout.block_bytes());
-        assert_eq!(layout.blocks_for(0), 0);
-        assert_eq!(layout.blocks_for(17), 2);
+    }
+
+    #[test]
+    fn a_begun_block_is_a_block() {
+        assert_eq!(layout(1).blocks_for(0), 0);
+        assert_eq!(layout(1).blocks_for(17), 2);
     }
 }

@@ -14,10 +14,10 @@ pub mod sampling;
 pub mod time;
 pub mod tokens;
 
-pub use block::{BlockChain, BlockHash, BlockId, CacheSalt};
+pub use block::{BlockChain, BlockHash, BlockId, CacheSalt, UnitId};
 pub use ids::{EngineId, EngineName, Incarnation, SeqId, TransferId};
 pub use info::{EngineInfo, EngineLoad, SideChannel};
-pub use layout::{KvDtype, KvLayout, KvOrder};
+pub use layout::{KvDtype, KvLayout, KvOrder, PoolShape};
 pub use memory::{HeapRegion, MemoryRegion};
 pub use mutant::{Mutant, Mutation};
 pub use params::{KvTransferParams, TransferMode};

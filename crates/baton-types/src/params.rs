@@ -8,10 +8,12 @@ use crate::ids::TransferId;
 
 /// Who moves the bytes of a hand-off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum TransferMode {
     /// Decode reads after prefill has finished.
     Pull,
+    /// Decode reads while prefill computes.
+    EarlyPull,
     /// Prefill writes while it computes.
     Push,
 }
