@@ -77,7 +77,7 @@ impl KvMemory {
         assert!(block.0 < self.num_blocks, "block {block:?} is in the pool of {}", self.num_blocks);
         assert!(layer < self.layout.layers as usize && kv_head < self.layout.kv_heads as usize && is_v < 2);
         let offset =
-            block.index() * self.layout.block_bytes() + self.layout.head_run_offset(layer, is_v, kv_head);
+            self.layout.head_run_offset(self.num_blocks as usize, block.index(), layer, is_v, kv_head);
         // SAFETY: block, layer and head are within the pool (asserted), so the offset is inside the region.
         unsafe { self.region.base().add(offset) }
     }

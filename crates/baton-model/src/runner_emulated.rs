@@ -35,7 +35,15 @@ impl EmulatedModel {
     /// A small geometry for it: 512 bytes of KV a token.
     pub fn default_layout(block_tokens: u32) -> KvLayout {
         let dtype = KvDtype::F32;
-        KvLayout { layers: 2, kv_heads: 1, head_dim: 32, dtype, block_tokens, order: KvOrder::BlockMajor }
+        KvLayout {
+            layers: 2,
+            kv_heads: 1,
+            head_dim: 32,
+            dtype,
+            block_tokens,
+            ranks: 1,
+            order: KvOrder::BlockMajor,
+        }
     }
 
     /// What must be equal on two engines that exchange its KV.

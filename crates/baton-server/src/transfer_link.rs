@@ -79,8 +79,8 @@ impl TransferLink {
     /// If the transfer thread has died: blocks that peers may write into are nobody's then.
     pub fn obey(&mut self, output: Output) -> Option<Input> {
         match output {
-            Output::AddPath { engine, metadata, blocks } => {
-                let refused = full(self.thread.add_peer(engine.clone(), metadata, blocks));
+            Output::AddPath { engine, metadata, shape } => {
+                let refused = full(self.thread.add_peer(engine.clone(), metadata, shape.units));
                 refused.then_some(Input::PathRefused { engine })
             }
             Output::RemovePath { engine } => {
@@ -88,7 +88,8 @@ impl TransferLink {
                 self.retry_removals();
                 None
             }
-            Output::Post { post, engine, direction, pairs, notify } => {
+            Output::Permit { .. } | Output::Forbid { .. } => None,
+            Output::Post { post, engine, direction, pairs, notify, .. } => {
                 let block_post = BlockPost {
                     id: PostId(post.0),
                     direction: match direction {

@@ -81,6 +81,7 @@ impl CpuModel {
             head_dim: config.head_dim as u32,
             dtype: KvDtype::F32,
             block_tokens,
+            ranks: 1,
             order: KvOrder::BlockMajor,
         }
     }
