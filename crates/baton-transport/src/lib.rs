@@ -5,12 +5,14 @@
 mod copy;
 mod lists;
 pub mod memory;
+pub mod peer_tls;
 mod posts;
 pub mod shm;
 pub mod transfer_thread;
 pub mod transport;
 
 pub use memory::{MemoryHub, MemoryTransport};
+pub use peer_tls::{PeerTls, PeerTlsError, PeerTlsFiles};
 pub use shm::{ShmRegion, ShmTransport};
 pub use transfer_thread::{BlockPool, BlockPost, TransferHandle, TransferThread};
 pub use transport::{
