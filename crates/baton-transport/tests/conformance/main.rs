@@ -8,12 +8,16 @@ mod process;
 mod setup;
 mod strangers;
 
-use fabric::{MemoryFabric, ShmFabric};
+use fabric::{MemoryFabric, ShmFabric, TcpFabric};
 
 macro_rules! conformance {
     ($($module:ident :: $case:ident),* $(,)?) => {
         conformance!(@each memory, MemoryFabric::default(), $($module::$case),*);
         conformance!(@each shm, ShmFabric, $($module::$case),*);
+        conformance!(@each tcp, TcpFabric::default(), $($module::$case),*);
+        conformance!(@each tcp_v6_crc, TcpFabric::v6_crc(), $($module::$case),*);
+        conformance!(@each tcp_tls, TcpFabric::tls(), $($module::$case),*);
+        conformance!(@each tcp_tls_crc, TcpFabric::tls_crc(), $($module::$case),*);
     };
     (@each $transport:ident, $fabric:expr, $($module:ident :: $case:ident),*) => {
         mod $transport {
