@@ -71,6 +71,10 @@ fn no_file_descriptor_and_no_memory_is_left() {
     }
     assert!(ended.iter().all(|&n| n > 50), "{ended:?}: both ends were seen");
     assert_eq!(ended.iter().sum::<usize>(), 1500, "each post ended once");
+    // What the last peers left at the door.
+    a.wait(Duration::from_millis(1));
+    std::thread::sleep(Duration::from_millis(120));
+    a.poll(&mut events);
     assert_eq!(open_files(), files);
     let grown = resident_kib().saturating_sub(resident);
     assert!(grown < 4096, "{grown} KiB more after a thousand peers");
