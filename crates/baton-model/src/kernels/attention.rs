@@ -18,7 +18,7 @@ use super::simd::{LANES, Simd, array, dispatch, exp, max_lanes, sum_lanes};
 pub const TILE: usize = 32;
 /// Queries that share one pass over K and V.
 pub const QUERY_CHUNK: usize = 32;
-/// Rows (a query and a head) computed at once.
+/// Rows (a query and a head) computed at once, at most.
 const ROWS: usize = 6;
 
 /// What one call computes: `queries x heads` rows that attend to the same KV head.
@@ -114,7 +114,7 @@ unsafe fn attend_kernel<S: Simd>(task: &AttentionTask<'_>, scratch: &AttentionSc
             let first_query = start.saturating_sub(task.first_position);
             let mut row = first_query * task.heads;
             while row < rows {
-                let size = ROWS.min(rows - row);
+                let size = S::ROWS.min(rows - row);
                 tile.rows::<S>(row, size);
                 row += size;
             }
@@ -218,7 +218,7 @@ impl Tile<'_> {
         self.task.q.wrapping_add(query * self.task.q_stride + head * self.task.head_dim)
     }
 
-    /// Takes `size` rows from `row` on through the tile, at most [`ROWS`].
+    /// Takes `size` rows from `row` on through the tile, at most [`Simd::ROWS`].
     #[inline(always)]
     unsafe fn rows<S: Simd>(self, row: usize, size: usize) {
         let seen = self.seen(row);
@@ -226,6 +226,7 @@ impl Tile<'_> {
         unsafe {
             match size {
                 1 => self.scores::<S, 1>(row),
+                _ if S::ROWS == 1 => unreachable!("a row at a time"),
                 2 => self.scores::<S, 2>(row),
                 3 => self.scores::<S, 3>(row),
                 4 => self.scores::<S, 4>(row),
@@ -244,6 +245,7 @@ impl Tile<'_> {
             }
             match size {
                 1 => self.weigh::<S, 1>(row, 0, seen),
+                _ if S::ROWS == 1 => unreachable!("a row at a time"),
                 2 => self.weigh::<S, 2>(row, 0, seen),
                 3 => self.weigh::<S, 3>(row, 0, seen),
                 4 => self.weigh::<S, 4>(row, 0, seen),
