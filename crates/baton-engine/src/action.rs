@@ -108,7 +108,8 @@ pub enum SeqFailure {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     pub prompt_tokens: u32,
-    /// Of the prompt: found in this engine's prefix cache when the sequence was first admitted.
+    /// Of the prompt: found in the prefix cache of the engine that computed the rest of it. What comes from a peer was computed
+    /// there; else it counts when the sequence is first admitted.
     pub cached_tokens: u32,
     /// Of the prompt: KV that came from a peer.
     pub received_tokens: u32,
@@ -148,6 +149,8 @@ pub enum Refusal {
     PoolTooSmall { blocks: u32, limit: u32 },
     /// The queue is full: worth another try, here or elsewhere.
     Overloaded,
+    /// So much KV is on its way here, or waits for room, that this request's would grow old: worth another try elsewhere.
+    KvInFlight { blocks: u32, limit: u32 },
     /// [`Input::Drain`] came: worth another try elsewhere.
     Draining,
     /// Another live sequence, or KV that is still leased or quarantined, goes by this transfer id.

@@ -86,10 +86,11 @@ impl Engine {
         // I2: only complete full blocks have a hash, and it is the hash of what they hold.
         let mut chain = seq.chain.clone();
         chain.extend(&seq.tokens);
+        let hashes = chain.full_blocks(self.config.proto.shape.block_units as usize);
         for (i, block) in seq.table.blocks().iter().enumerate() {
             if let Some(hash) = self.blocks.pool().hash(*block) {
                 assert!((i + 1) * block_tokens <= seq.computed, "I2: {block:?} of {id:?} is not complete");
-                assert_eq!(hash, chain.full_hashes()[i], "I2: {block:?} of {id:?}");
+                assert_eq!(hash, hashes[i], "I2: {block:?} of {id:?}");
             }
         }
         if let Part::Source { transfer, .. } | Part::Destination { transfer, .. } = &seq.part {

@@ -22,6 +22,9 @@ pub struct Config {
     pub max_waiting: usize,
     /// Sequences whose KV is on its way from a peer. They hold blocks, but no place in the step.
     pub max_receiving: usize,
+    /// Blocks that sequences with KV from peers hold or wait for; beyond it such requests are refused, since what is queued
+    /// behind a pool full of KV in flight only grows old.
+    pub max_inbound_blocks: usize,
     /// Free blocks that an admission leaves for the running sequences to grow into.
     pub watermark_blocks: usize,
     pub prefix_cache: bool,
@@ -53,8 +56,10 @@ pub enum ConfigError {
     Zero(&'static str),
     /// A step of `max_running` sequences has at least one token for each.
     StepTokens { step_tokens: usize, max_running: usize },
-    /// The protocol endpoint was told another number of blocks.
-    ProtoBlocks { proto: u32, num_blocks: u32 },
+    /// A block is a whole number of units.
+    BlockUnits { block_units: u32, block_tokens: u32 },
+    /// The protocol endpoint was told of another pool.
+    ProtoUnits { units: u32, num_blocks: u32, block_units: u32 },
     /// The watermark leaves no room for a sequence.
     Watermark { watermark_blocks: usize, num_blocks: u32 },
 }
@@ -70,6 +75,7 @@ impl Config {
             max_model_len,
             max_waiting: 1024,
             max_receiving: 128,
+            max_inbound_blocks: 2 * num_blocks as usize,
             watermark_blocks: num_blocks as usize / 100,
             prefix_cache: true,
             on_lost_kv: OnLostKv::Recompute,
@@ -90,6 +96,7 @@ impl Config {
             ("max_model_len", self.max_model_len),
             ("max_waiting", self.max_waiting),
             ("max_receiving", self.max_receiving),
+            ("max_inbound_blocks", self.max_inbound_blocks),
         ];
         if let Some((name, _)) = sizes.into_iter().find(|(_, size)| *size == 0) {
             return Err(ConfigError::Zero(name));
@@ -101,10 +108,20 @@ impl Config {
         if watermark_blocks >= num_blocks as usize {
             return Err(ConfigError::Watermark { watermark_blocks, num_blocks });
         }
-        if self.proto.blocks != num_blocks {
-            return Err(ConfigError::ProtoBlocks { proto: self.proto.blocks, num_blocks });
+        let (units, block_units, block_tokens) =
+            (self.proto.shape.units, self.proto.shape.block_units, self.block_tokens);
+        if block_units == 0 || !block_tokens.is_multiple_of(block_units) {
+            return Err(ConfigError::BlockUnits { block_units, block_tokens });
+        }
+        if num_blocks.checked_mul(block_units) != Some(units) {
+            return Err(ConfigError::ProtoUnits { units, num_blocks, block_units });
         }
         Ok(())
+    }
+
+    /// Tokens that one hash of a chain covers; see [`PoolShape`](baton_types::PoolShape).
+    pub fn unit_tokens(&self) -> usize {
+        (self.block_tokens / self.proto.shape.block_units) as usize
     }
 
     /// The longest sequence that this engine can hold: the last token's KV is never computed, so it needs no place.
@@ -120,8 +137,11 @@ impl fmt::Display for ConfigError {
             Self::StepTokens { step_tokens, max_running } => {
                 write!(f, "step_tokens ({step_tokens}) must be at least max_running ({max_running})")
             }
-            Self::ProtoBlocks { proto, num_blocks } => {
-                write!(f, "the protocol was given {proto} blocks, the engine {num_blocks}")
+            Self::BlockUnits { block_units, block_tokens } => {
+                write!(f, "a block of {block_tokens} tokens cannot be cut into {block_units} units")
+            }
+            Self::ProtoUnits { units, num_blocks, block_units } => {
+                write!(f, "{num_blocks} blocks of {block_units} units are not the {units} of the protocol")
             }
             Self::Watermark { watermark_blocks, num_blocks } => {
                 write!(f, "watermark_blocks ({watermark_blocks}) must be below num_blocks ({num_blocks})")

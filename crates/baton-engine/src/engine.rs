@@ -124,7 +124,7 @@ impl Engine {
             return;
         }
         let (longest, overdue) = (self.config.max_len(), now + self.config.kv_timeout);
-        let seq = Sequence::new(request, self.blocks.block_tokens(), longest, overdue);
+        let seq = Sequence::new(request, self.config.unit_tokens(), longest, overdue);
         self.counters.prompt_tokens += seq.prompt_len as u64;
         self.on_submitted(&seq);
         self.queues.of(seq.phase).insert(seq.id);
@@ -154,11 +154,22 @@ impl Engine {
             Some(Refusal::PoolTooSmall { blocks: blocks as u32, limit: self.config.num_blocks })
         } else if self.draining {
             Some(Refusal::Draining)
+        } else if matches!(request.hand_off, HandOff::FromPeer { .. })
+            && self.inbound_blocks() + blocks > self.config.max_inbound_blocks
+        {
+            let limit = self.config.max_inbound_blocks as u32;
+            Some(Refusal::KvInFlight { blocks: blocks as u32, limit })
         } else if self.queues.queued() >= self.config.max_waiting {
             Some(Refusal::Overloaded)
         } else {
             None
         }
+    }
+
+    /// Blocks that sequences with KV from peers hold or wait for.
+    fn inbound_blocks(&self) -> usize {
+        let ids = self.queues.expecting.iter().chain(&self.queues.receiving);
+        ids.map(|id| self.blocks.blocks_for(self.sequences[id].tokens.len())).sum()
     }
 
     /// From outside, in whatever phase the sequence is.
@@ -207,10 +218,12 @@ impl Engine {
     pub(crate) fn publish(&mut self, seq: SeqId) {
         let seq = self.sequences.get_mut(&seq).expect("live");
         let full = seq.computed / self.blocks.block_tokens();
-        if full > seq.chain.full_hashes().len() {
-            seq.chain.extend(&seq.tokens);
+        if full <= seq.table.published {
+            return;
         }
-        self.blocks.publish(&mut seq.table, &seq.chain.full_hashes()[..full]);
+        seq.chain.extend(&seq.tokens);
+        let hashes = seq.chain.full_blocks(self.config.proto.shape.block_units as usize);
+        self.blocks.publish(&mut seq.table, &hashes[..full]);
     }
 
     /// The token after all tokens so far: sampled here, or by the peer that computed the prompt.

@@ -107,7 +107,8 @@ impl Engine {
         let reserve = if alone { 0 } else { self.config.watermark_blocks };
         let seq = self.sequences.get_mut(&id).expect("live");
         seq.chain.extend(&seq.tokens);
-        let Some(admission) = self.blocks.admit(seq.tokens.len(), seq.chain.full_hashes(), reserve) else {
+        let hashes = seq.chain.full_blocks(self.config.proto.shape.block_units as usize);
+        let Some(admission) = self.blocks.admit(seq.tokens.len(), &hashes, reserve) else {
             return false;
         };
         seq.table = admission.table;

@@ -27,7 +27,7 @@ pub enum Part {
     Source {
         transfer: TransferId,
         mode: TransferMode,
-        /// Push: so many complete blocks are leased and named to the protocol.
+        /// So many complete blocks are leased and named to the protocol.
         sent_blocks: usize,
     },
     /// Until the KV is there or lost; then Whole.
@@ -75,12 +75,12 @@ pub struct Sequence {
 
 impl Sequence {
     /// `longest` is the engine's own limit on prompt and answer together; `overdue` is when KV from a peer counts as lost.
-    pub fn new(request: Request, block_tokens: usize, longest: usize, overdue: Time) -> Self {
+    pub fn new(request: Request, unit_tokens: usize, longest: usize, overdue: Time) -> Self {
         let prompt_len = request.prompt.len();
         let part = Part::new(request.hand_off, overdue);
         Self {
             id: request.seq,
-            chain: BlockChain::new(&request.salt, block_tokens, &request.prompt),
+            chain: BlockChain::new(&request.salt, unit_tokens, &request.prompt),
             tokens: request.prompt,
             prompt_len,
             table: BlockTable::default(),

@@ -1,8 +1,8 @@
 //! Where the scheduler and the protocol meet. The scheduler says what happened to a sequence; the hooks turn that into commands.
 //! The protocol says what happened to a transfer; the hooks turn that into blocks and queues.
 
-use baton_proto::{Ending, Event, Input as Command};
-use baton_types::{BlockId, SeqId, Time, TokenId, TransferId, TransferMode};
+use baton_proto::{Ending, Event, Input as Command, Prefilled};
+use baton_types::{BlockHash, BlockId, SeqId, Time, TokenId, TransferId, TransferMode, UnitId};
 
 use crate::action::{FinishReason, HandOff, Handle, Refusal, SeqFailure};
 use crate::config::OnLostKv;
@@ -33,10 +33,8 @@ impl Engine {
     pub(crate) fn on_submitted(&mut self, seq: &Sequence) {
         let transfer = match &seq.part {
             Part::Whole => return,
-            Part::Source { transfer, mode: TransferMode::Pull, .. } => *transfer,
-            Part::Source { transfer, mode: TransferMode::Push, .. } => {
-                let chain = seq.chain.hashes().to_vec();
-                self.commands.push_back(Command::Send { transfer: *transfer, chain });
+            Part::Source { transfer, mode, .. } => {
+                self.commands.push_back(announce(*transfer, *mode, seq.chain.hashes().to_vec()));
                 *transfer
             }
             Part::Destination { transfer, peer, .. } => {
@@ -55,11 +53,8 @@ impl Engine {
         }
         let (transfer, beginning) = match hand_off {
             HandOff::FromPeer { transfer, peer, .. } => (transfer, Command::Expect { transfer, peer }),
-            HandOff::ToPeer { transfer, mode: TransferMode::Push } => {
-                (transfer, Command::Send { transfer, chain: Vec::new() })
-            }
-            // A pull's destination finds out when it asks.
-            HandOff::ToPeer { mode: TransferMode::Pull, .. } | HandOff::None => return,
+            HandOff::ToPeer { transfer, mode } => (transfer, announce(transfer, mode, Vec::new())),
+            HandOff::None => return,
         };
         self.transfers.insert(transfer, Transfer::default());
         self.commands.push_back(beginning);
@@ -75,14 +70,29 @@ impl Engine {
         let blocks = self.blocks.receive(&seq.table, first_block);
         let entry = self.transfers.get_mut(&transfer).expect("I4: until its ending");
         entry.blocks = TransferBlocks::Inbound { first: first_block, blocks: blocks.clone() };
-        let chain = seq.chain.hashes().to_vec();
+        let (chain, units) = (seq.chain.hashes().to_vec(), self.units(seq, first_block, seq.table.len()));
+        let first_unit = chain.len() - units.len();
         self.commands.push_back(match mode {
-            TransferMode::Pull => Command::Fetch { transfer, peer, chain, first_block, blocks },
-            TransferMode::Push => Command::Receive { transfer, peer, chain, first_block, blocks },
+            TransferMode::Pull | TransferMode::EarlyPull => {
+                let early = mode == TransferMode::EarlyPull;
+                Command::Fetch { transfer, peer, chain, first_unit, units, early }
+            }
+            TransferMode::Push => Command::Receive { transfer, peer, chain, first_unit, units },
         });
     }
 
-    /// More of a sequence's prompt is computed, or was found in the cache: a push sends the blocks that are complete by that.
+    /// The units that hold a sequence's chain in its blocks `from..to`: all of each, but of the last only what the chain reaches.
+    fn units(&self, seq: &Sequence, from: usize, to: usize) -> Vec<UnitId> {
+        let block_units = self.config.proto.shape.block_units as usize;
+        let end = (to * block_units).min(seq.chain.hashes().len());
+        let unit = |place: usize| {
+            let block = seq.table.blocks()[place / block_units];
+            UnitId((block.index() * block_units + place % block_units) as u32)
+        };
+        (from * block_units..end).map(unit).collect()
+    }
+
+    /// More of a sequence's prompt is computed, or was found in the cache: a source names the blocks that are complete by that.
     pub(crate) fn on_progress(&mut self, id: SeqId) {
         let complete = self.sequences[&id].computed / self.blocks.block_tokens();
         self.send_blocks(id, complete);
@@ -98,33 +108,25 @@ impl Engine {
             tokens: seq.usage.prompt_tokens,
             cached_tokens: seq.usage.cached_tokens,
         };
-        match mode {
-            TransferMode::Pull => {
-                let chain = seq.chain.hashes().to_vec();
-                let blocks = seq.table.blocks().to_vec();
-                self.lease(transfer, &blocks);
-                self.commands.push_back(Command::Offer { transfer, chain, blocks, first_token });
-            }
-            TransferMode::Push => {
-                let all = seq.table.len();
-                self.send_blocks(id, all);
-                self.commands.push_back(Command::Complete { transfer, first_token });
-            }
-        }
+        let prefilled = Prefilled { first_token, cached_tokens: handle.cached_tokens };
+        let all = seq.table.len();
+        self.send_blocks(id, all);
+        self.commands.push_back(Command::Complete { transfer, prefilled });
         Some(handle)
     }
 
-    /// Push: leases and names the blocks up to `complete` that were not named yet.
+    /// Leases and names the blocks up to `complete` that were not named yet.
     fn send_blocks(&mut self, id: SeqId, complete: usize) {
         let seq = self.sequences.get_mut(&id).expect("live");
-        let Part::Source { transfer, mode: TransferMode::Push, sent_blocks } = &mut seq.part else { return };
+        let Part::Source { transfer, sent_blocks, .. } = &mut seq.part else { return };
         if complete <= *sent_blocks {
             return;
         }
-        let (transfer, blocks) = (*transfer, seq.table.blocks()[*sent_blocks..complete].to_vec());
-        *sent_blocks = complete;
+        let (transfer, from) = (*transfer, std::mem::replace(sent_blocks, complete));
+        let blocks = seq.table.blocks()[from..complete].to_vec();
+        let units = self.units(&self.sequences[&id], from, complete);
         self.lease(transfer, &blocks);
-        self.commands.push_back(Command::Progress { transfer, blocks });
+        self.commands.push_back(Command::Progress { transfer, units });
     }
 
     fn lease(&mut self, transfer: TransferId, blocks: &[BlockId]) {
@@ -139,25 +141,17 @@ impl Engine {
     /// The sequence is over. What goes on without it is a hand-over that it has completed; anything else is cancelled. From which
     /// of its blocks on a peer may still write, if it may.
     pub(crate) fn on_ended(&mut self, seq: &Sequence, handed_over: bool) -> Option<usize> {
-        let (transfer, silent) = match seq.part {
-            Part::Whole => return None,
-            // The protocol does not know a pull before it is offered.
-            Part::Source { transfer, mode, .. } => (transfer, mode == TransferMode::Pull),
-            Part::Destination { transfer, .. } => (transfer, false),
+        let (Part::Source { transfer, .. } | Part::Destination { transfer, .. }) = seq.part else {
+            return None;
         };
-        // A push whose receiver is lost: the protocol has said its last word already.
+        // A source whose receiver is lost: the protocol has said its last word already.
         let entry = self.transfers.get_mut(&transfer)?;
         entry.seq = None;
         let received = match entry.blocks {
             TransferBlocks::Inbound { first, .. } => Some(first),
             _ => None,
         };
-        if handed_over {
-            return received;
-        }
-        if silent {
-            self.transfers.remove(&transfer);
-        } else {
+        if !handed_over {
             self.commands.push_back(Command::Cancel { transfer });
         }
         received
@@ -182,14 +176,14 @@ impl Engine {
 
     pub fn handle_event(&mut self, event: Event) {
         match event {
-            Event::Ready { transfer, covered, first_token } => self.on_ready(transfer, covered, first_token),
+            Event::Ready { transfer, covered, prefilled } => self.on_ready(transfer, covered, prefilled),
             Event::Failed { transfer, why, quarantined } => self.on_failed(transfer, why, quarantined),
             Event::Released { transfer, why } => self.on_released(transfer, why),
         }
     }
 
-    /// The first `covered` blocks of the prompt are there, and nobody writes into any of them any more.
-    fn on_ready(&mut self, transfer: TransferId, covered: usize, first_token: Option<TokenId>) {
+    /// The first `covered` units of the prompt are there, and nobody writes into any of them any more.
+    fn on_ready(&mut self, transfer: TransferId, covered: usize, prefilled: Option<Prefilled>) {
         let entry = self.transfers.remove(&transfer).expect("I4: one ending");
         let TransferBlocks::Inbound { first, .. } = entry.blocks else {
             panic!("I3: {transfer:?} was ready without blocks")
@@ -199,19 +193,22 @@ impl Engine {
             .seq
             .expect("a sequence that ended cancelled the transfer, and Cancel is answered by Failed");
         let seq = self.sequences.get_mut(&id).expect("live");
-        assert!(covered <= seq.table.len(), "I2: no more than was asked for");
+        assert!(covered <= seq.chain.hashes().len(), "I2: no more than was asked for");
         self.blocks.accept(&seq.table, first);
-        let whole = covered == seq.table.len() && first_token.is_some();
-        let most = if whole { seq.prompt_len } else { seq.prompt_len - 1 };
+        let whole = prefilled.filter(|_| covered == seq.chain.hashes().len());
+        let most = if whole.is_some() { seq.prompt_len } else { seq.prompt_len - 1 };
         let hits = seq.computed;
-        seq.computed = hits.max(covered * self.blocks.block_tokens()).min(most);
+        seq.computed = hits.max(covered * self.config.unit_tokens()).min(most);
         seq.usage.received_tokens = (seq.computed - hits) as u32;
         self.counters.received_tokens += u64::from(seq.usage.received_tokens);
         seq.part = Part::Whole;
+        if let Some(Prefilled { cached_tokens, .. }) = whole {
+            seq.usage.cached_tokens = cached_tokens.min(seq.usage.prompt_tokens);
+        }
         self.publish(id);
         self.move_to(id, Phase::Running);
-        if let (true, Some(token)) = (whole, first_token) {
-            self.append(id, token);
+        if let Some(Prefilled { first_token, .. }) = whole {
+            self.append(id, first_token);
         }
     }
 
@@ -259,6 +256,14 @@ impl Engine {
         if let Some(id) = entry.seq {
             self.finish(id, FinishReason::Failed(SeqFailure::Receiver(why)), None);
         }
+    }
+}
+
+/// Tells the protocol of a source.
+fn announce(transfer: TransferId, mode: TransferMode, chain: Vec<BlockHash>) -> Command {
+    match mode {
+        TransferMode::Pull | TransferMode::EarlyPull => Command::Offer { transfer, chain },
+        TransferMode::Push => Command::Send { transfer, chain },
     }
 }
 

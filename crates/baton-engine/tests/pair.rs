@@ -10,7 +10,7 @@ use toy::pair::{Happening, Job, Pair, config};
 use toy::solo::{Answer, End};
 use toy::{Dice, oracle, prompt, request};
 
-const MODES: [TransferMode; 2] = [TransferMode::Pull, TransferMode::Push];
+const MODES: [TransferMode; 3] = [TransferMode::Pull, TransferMode::EarlyPull, TransferMode::Push];
 
 fn pair() -> Pair {
     Pair::new([config(0, 32, 4), config(1, 32, 4)])
@@ -267,7 +267,7 @@ fn random_game(seed: u64, mutation: Mutation) -> Pair {
     for i in 0..4 + dice.below(16) {
         let job = Job {
             source: dice.below(2) as usize,
-            mode: MODES[dice.below(2) as usize],
+            mode: MODES[dice.below(3) as usize],
             prompt: prompt(dice.below(3), 1 + dice.below(30) as usize),
             max_tokens: 1 + dice.below(8) as u32,
             lag: Duration::from_millis(dice.below(80)),
@@ -291,10 +291,14 @@ fn random_game(seed: u64, mutation: Mutation) -> Pair {
 }
 
 fn random_pair(dice: &mut Dice, mutation: Mutation) -> Pair {
-    let block_tokens = 1 + dice.below(5) as u32;
+    let unit_tokens = 1 + dice.below(3) as u32;
     let mut next = |node| {
+        let block_units = 1 + dice.below(3) as u32;
+        let block_tokens = unit_tokens * block_units;
         let mut config = config(node, 32 / block_tokens + dice.below(20) as u32, block_tokens);
         config.proto.mutation = mutation;
+        config.proto.shape.units *= block_units;
+        config.proto.shape.block_units = block_units;
         Config {
             max_running: 1 + dice.below(4) as usize,
             max_receiving: 1 + dice.below(4) as usize,

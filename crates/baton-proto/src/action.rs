@@ -1,8 +1,8 @@
 //! What goes into an [`Endpoint`](crate::Endpoint) and what comes out of it.
 
-use baton_types::{BlockHash, BlockId, EngineId, TokenId, TransferId};
+use baton_types::{BlockHash, EngineId, PoolShape, TransferId, UnitId};
 
-use crate::message::Message;
+use crate::message::{Message, Prefilled};
 
 /// A connection of the side channel, numbered by the driver and never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,52 +28,51 @@ pub enum Direction {
     Write,
 }
 
-/// A chain below is one hash for each block of the prompt, a partial last block included.
+/// A chain below is one hash for each unit of the prompt, a partial last unit included.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
     // The engine's commands. Each transfer is named to one endpoint once: see [`knows`](crate::Endpoint::knows).
-    /// Destination: a request names this transfer; shake hands and keep the source's lease alive until blocks are there.
+    /// Destination: a request names this transfer; shake hands and keep the source's lease alive until units are there.
     Expect {
         transfer: TransferId,
         peer: PeerAddress,
     },
-    /// Destination, pull: read `chain[first_block..]` into `blocks`.
+    /// Destination, pull: read `chain[first_unit..]` into `units`; if `early`, also before the source knows of it.
     Fetch {
         transfer: TransferId,
         peer: PeerAddress,
         chain: Vec<BlockHash>,
-        first_block: usize,
-        blocks: Vec<BlockId>,
+        first_unit: usize,
+        units: Vec<UnitId>,
+        early: bool,
     },
-    /// Destination, push: have `chain[first_block..]` written into `blocks`.
+    /// Destination, push: have `chain[first_unit..]` written into `units`.
     Receive {
         transfer: TransferId,
         peer: PeerAddress,
         chain: Vec<BlockHash>,
-        first_block: usize,
-        blocks: Vec<BlockId>,
+        first_unit: usize,
+        units: Vec<UnitId>,
     },
-    /// Source, pull: `blocks` hold `chain`, complete; `first_token` follows it.
+    /// Source, pull: the KV of `chain` is about to be computed, to be read by whoever claims it.
     Offer {
         transfer: TransferId,
         chain: Vec<BlockHash>,
-        blocks: Vec<BlockId>,
-        first_token: TokenId,
     },
     /// Source, push: the KV of `chain` is about to be computed; claim as soon as the destination has registered.
     Send {
         transfer: TransferId,
         chain: Vec<BlockHash>,
     },
-    /// Source, push: the next blocks of the chain are complete, in order.
+    /// Source: the next units of the chain are complete, in order.
     Progress {
         transfer: TransferId,
-        blocks: Vec<BlockId>,
+        units: Vec<UnitId>,
     },
-    /// Source, push: every block has been named in Progress, and this token follows.
+    /// Source: every unit has been named in Progress, and this is what came of the prompt.
     Complete {
         transfer: TransferId,
-        first_token: TokenId,
+        prefilled: Prefilled,
     },
     /// Either side gives up. A transfer that is over or unknown is left as it is.
     Cancel {
@@ -125,6 +124,22 @@ pub enum Input {
     Tick,
 }
 
+/// A rank on each side of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RankPair {
+    pub ours: u32,
+    pub theirs: u32,
+}
+
+impl RankPair {
+    /// The pairs that hold heads in common, where both sides split the same heads evenly, one over `ours` ranks and the other over
+    /// `theirs`, and the smaller number divides the larger.
+    pub fn all(ours: u32, theirs: u32) -> impl Iterator<Item = Self> {
+        let most = ours.max(theirs);
+        (0..most).map(move |i| Self { ours: i / (most / ours), theirs: i / (most / theirs) })
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     // To the engine.
@@ -144,22 +159,36 @@ pub enum Output {
     },
 
     // To the transport.
-    /// Make the peer's pool of `blocks` blocks reachable. If that fails: PathRefused.
+    /// Make the peer's pool reachable. If that fails: PathRefused.
     AddPath {
         engine: EngineId,
         metadata: Vec<u8>,
-        blocks: u32,
+        shape: PoolShape,
     },
     /// Tear the path down; PathLost follows once it is.
     RemovePath {
         engine: EngineId,
     },
-    /// Move whole blocks: `(ours, the peer's)`. Moved follows exactly once.
+    /// From here on the peer may do this with these units of ours, under this transfer; adds to what it may already.
+    Permit {
+        engine: EngineId,
+        transfer: TransferId,
+        direction: Direction,
+        units: Vec<UnitId>,
+    },
+    /// The peer may do nothing more under this transfer. A transport that can keep it from it does; the others' peers keep to the
+    /// protocol. No fence: units are free when the protocol says so (I3).
+    Forbid {
+        engine: EngineId,
+        transfer: TransferId,
+    },
+    /// Move the heads that both ranks hold of these units: `(ours, the peer's)`. Moved follows exactly once.
     Post {
         post: PostId,
         engine: EngineId,
         direction: Direction,
-        pairs: Vec<(BlockId, BlockId)>,
+        ranks: RankPair,
+        pairs: Vec<(UnitId, UnitId)>,
         notify: Option<Vec<u8>>,
     },
 }
@@ -167,13 +196,13 @@ pub enum Output {
 /// What the engine must know. Each transfer has exactly one ending a side (I4).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Destination's ending: the first `covered` blocks of the chain are in place (all of them, unless a pull found less at the
-    /// source). `first_token` follows the chain if all of it is covered.
-    Ready { transfer: TransferId, covered: usize, first_token: Option<TokenId> },
-    /// Destination's ending: no KV will come. If `quarantined`, the peer or a post of ours may still write into the blocks:
+    /// Destination's ending: the first `covered` units of the chain are in place (all of them, unless a pull found less at the
+    /// source). `prefilled` if all of it is covered.
+    Ready { transfer: TransferId, covered: usize, prefilled: Option<Prefilled> },
+    /// Destination's ending: no KV will come. If `quarantined`, the peer or a post of ours may still write into the units:
     /// they must not be reused before Released.
     Failed { transfer: TransferId, why: Ending, quarantined: bool },
-    /// Source's ending: nobody reads the blocks any more. Also follows a quarantined Failed of a destination, once.
+    /// Source's ending: nobody reads the units any more. Also follows a quarantined Failed of a destination, once.
     Released { transfer: TransferId, why: Ending },
 }
 

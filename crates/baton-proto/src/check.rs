@@ -19,14 +19,14 @@ impl Endpoint {
             assert!(!self.leases.contains_key(id), "I4: one side of a transfer is passive, the other active");
             let moving = matches!(active.stage, Stage::Moving | Stage::Finishing);
             assert!(!moving || active.peer.is_some(), "I5: bytes move to and from a known peer only");
-            let idle_reader = active.order.direction == Direction::Read && active.stage == Stage::Moving;
+            let reads = active.order.direction == Direction::Read && active.stage == Stage::Moving;
             assert!(
-                !idle_reader || !active.in_flight.is_empty(),
-                "I8: a reader that moves has posts in flight"
+                !reads || active.awaits_grant() || !active.in_flight.is_empty(),
+                "I8: a reader that moves has posts in flight, or waits to be granted more"
             );
         }
         for (id, lease) in &self.leases {
-            assert!(!lease.granted || lease.peer.is_some(), "I5: {id}: block ids go to a known peer only");
+            assert!(!lease.granted || lease.peer.is_some(), "I5: {id}: unit ids go to a known peer only");
         }
         for (conn, state) in &self.peers.conns {
             if let Some(engine) = state.ready() {

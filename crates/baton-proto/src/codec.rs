@@ -3,15 +3,18 @@
 //! One tag byte, then the fields in the order of [`Message`], integers little-endian, lists with a u32 count. A frame's length is the
 //! side channel's affair. The same module writes the notifications that travel with the data.
 
-use baton_types::{BlockHash, BlockId, EngineId, EngineName, Millis, TokenId, TransferId};
+use baton_types::{BlockHash, EngineId, EngineName, KvDtype, Millis, PoolShape, TokenId, TransferId, UnitId};
 
-use crate::message::{Compat, Decline, Message, Mismatch};
+use crate::message::{Compat, Decline, Message, Mismatch, Prefilled};
 
 /// Longest frame that a peer may send: a claim over a million tokens fits many times.
 pub const MAX_FRAME_BYTES: usize = 4 << 20;
 
 /// Longest metadata that a peer may send.
 pub const MAX_METADATA_BYTES: usize = 64 << 10;
+
+/// A type's number on the wire is its place here.
+const DTYPES: [KvDtype; 4] = [KvDtype::F32, KvDtype::F16, KvDtype::Bf16, KvDtype::U8];
 
 /// Why a frame is not a message. Its sender is cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +56,8 @@ pub fn encode(message: &Message) -> Vec<u8> {
             // The version stands first for ever, so that any two versions can tell each other apart.
             w.u8(0).u16(*version).engine(engine).raw(&compat.0);
         }
-        Message::Welcome { metadata, blocks } => {
-            w.u8(1).bytes(metadata).u32(*blocks);
+        Message::Welcome { metadata, shape } => {
+            w.u8(1).bytes(metadata).shape(shape);
         }
         Message::Incompatible { why } => {
             w.u8(2).u8(match why {
@@ -62,21 +65,22 @@ pub fn encode(message: &Message) -> Vec<u8> {
                 Mismatch::Model => 1,
             });
         }
-        Message::Register { transfer, first_block } => {
-            w.u8(3).transfer(*transfer).u32(*first_block);
+        Message::Register { transfer, first_unit } => {
+            w.u8(3).transfer(*transfer).u32(*first_unit);
         }
-        Message::Claim { transfer, attempt, first_block, chain } => {
-            w.u8(4).transfer(*transfer).u32(*attempt).u32(*first_block).count(chain.len());
+        Message::Claim { transfer, attempt, first_unit, chain, early } => {
+            w.u8(4).transfer(*transfer).u32(*attempt).u32(*first_unit).count(chain.len());
             for hash in chain {
                 w.raw(&hash.0);
             }
+            w.flag(*early);
         }
-        Message::Granted { transfer, attempt, remaining, first_block, blocks, first_token } => {
-            w.u8(5).transfer(*transfer).u32(*attempt).u32(remaining.0).u32(*first_block).count(blocks.len());
-            for block in blocks {
-                w.u32(block.0);
+        Message::Granted { transfer, attempt, remaining, first_unit, units, complete, prefilled } => {
+            w.u8(5).transfer(*transfer).u32(*attempt).u32(remaining.0).u32(*first_unit).count(units.len());
+            for unit in units {
+                w.u32(unit.0);
             }
-            w.token(*first_token);
+            w.flag(*complete).prefilled(*prefilled);
         }
         Message::Declined { transfer, why } => {
             w.u8(6).transfer(*transfer).u8(match why {
@@ -90,8 +94,8 @@ pub fn encode(message: &Message) -> Vec<u8> {
                 w.transfer(*transfer);
             }
         }
-        Message::Done { transfer, notifications, first_token } => {
-            w.u8(8).transfer(*transfer).u32(*notifications).token(*first_token);
+        Message::Done { transfer, notifications, prefilled } => {
+            w.u8(8).transfer(*transfer).u32(*notifications).prefilled(*prefilled);
         }
         Message::DoneAck { transfer } => {
             w.u8(9).transfer(*transfer);
@@ -101,6 +105,9 @@ pub fn encode(message: &Message) -> Vec<u8> {
         }
         Message::Aborted { transfer } => {
             w.u8(11).transfer(*transfer);
+        }
+        Message::Offered { transfer } => {
+            w.u8(12).transfer(*transfer);
         }
     }
     w.0
@@ -113,31 +120,34 @@ pub fn decode(frame: &[u8]) -> Result<Message, PeerFault> {
     let mut r = Reader { bytes: frame };
     let message = match r.u8()? {
         0 => Message::Hello { version: r.u16()?, engine: r.engine()?, compat: Compat(r.array()?) },
-        1 => Message::Welcome { metadata: r.metadata()?, blocks: r.u32()? },
+        1 => Message::Welcome { metadata: r.metadata()?, shape: r.shape()? },
         2 => Message::Incompatible { why: r.one_of(&[Mismatch::Version, Mismatch::Model])? },
-        3 => Message::Register { transfer: r.transfer()?, first_block: r.u32()? },
+        3 => Message::Register { transfer: r.transfer()?, first_unit: r.u32()? },
         4 => Message::Claim {
             transfer: r.transfer()?,
             attempt: r.u32()?,
-            first_block: r.u32()?,
+            first_unit: r.u32()?,
             chain: r.list(16, |r| r.array().map(BlockHash))?,
+            early: r.flag()?,
         },
         5 => Message::Granted {
             transfer: r.transfer()?,
             attempt: r.u32()?,
             remaining: Millis(r.u32()?),
-            first_block: r.u32()?,
-            blocks: r.list(4, |r| r.u32().map(BlockId))?,
-            first_token: r.token()?,
+            first_unit: r.u32()?,
+            units: r.list(4, |r| r.u32().map(UnitId))?,
+            complete: r.flag()?,
+            prefilled: r.prefilled()?,
         },
         6 => {
             Message::Declined { transfer: r.transfer()?, why: r.one_of(&[Decline::Unknown, Decline::Chain])? }
         }
         7 => Message::Heartbeat { transfers: r.list(16, Reader::transfer)? },
-        8 => Message::Done { transfer: r.transfer()?, notifications: r.u32()?, first_token: r.token()? },
+        8 => Message::Done { transfer: r.transfer()?, notifications: r.u32()?, prefilled: r.prefilled()? },
         9 => Message::DoneAck { transfer: r.transfer()? },
         10 => Message::Abort { transfer: r.transfer()? },
         11 => Message::Aborted { transfer: r.transfer()? },
+        12 => Message::Offered { transfer: r.transfer()? },
         _ => return Err(PeerFault::UnknownTag),
     };
     r.end()?;
@@ -165,7 +175,7 @@ impl Writer {
     }
 
     fn count(&mut self, len: usize) -> &mut Self {
-        self.u32(u32::try_from(len).expect("lists are bounded by Limits::blocks"))
+        self.u32(u32::try_from(len).expect("lists are bounded by Limits::units"))
     }
 
     fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
@@ -176,11 +186,22 @@ impl Writer {
         self.raw(&transfer.0.to_le_bytes())
     }
 
-    fn token(&mut self, token: Option<TokenId>) -> &mut Self {
-        match token {
-            None => self.u8(0),
-            Some(token) => self.u8(1).u32(token.0),
+    fn flag(&mut self, flag: bool) -> &mut Self {
+        self.u8(u8::from(flag))
+    }
+
+    fn prefilled(&mut self, prefilled: Option<Prefilled>) -> &mut Self {
+        self.flag(prefilled.is_some());
+        match prefilled {
+            None => self,
+            Some(Prefilled { first_token, cached_tokens }) => self.u32(first_token.0).u32(cached_tokens),
         }
+    }
+
+    fn shape(&mut self, shape: &PoolShape) -> &mut Self {
+        let PoolShape { units, block_units, ranks, dtype } = *shape;
+        let dtype = DTYPES.iter().position(|known| *known == dtype).expect("every type has its place");
+        self.u32(units).u32(block_units).u32(ranks).u8(dtype as u8)
     }
 
     fn engine(&mut self, engine: &EngineId) -> &mut Self {
@@ -226,12 +247,20 @@ impl Reader<'_> {
         all.get(usize::from(self.u8()?)).copied().ok_or(PeerFault::BadField)
     }
 
-    fn token(&mut self) -> Result<Option<TokenId>, PeerFault> {
-        match self.u8()? {
-            0 => Ok(None),
-            1 => self.u32().map(|id| Some(TokenId(id))),
-            _ => Err(PeerFault::BadField),
+    fn flag(&mut self) -> Result<bool, PeerFault> {
+        self.one_of(&[false, true])
+    }
+
+    fn prefilled(&mut self) -> Result<Option<Prefilled>, PeerFault> {
+        if !self.flag()? {
+            return Ok(None);
         }
+        Ok(Some(Prefilled { first_token: TokenId(self.u32()?), cached_tokens: self.u32()? }))
+    }
+
+    fn shape(&mut self) -> Result<PoolShape, PeerFault> {
+        let (units, block_units, ranks) = (self.u32()?, self.u32()?, self.u32()?);
+        Ok(PoolShape { units, block_units, ranks, dtype: self.one_of(&DTYPES)? })
     }
 
     /// Allocates no more than the bytes that are really there can fill, whatever the count says (I11).

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton_types::{EngineId, Mutation};
+use baton_types::{EngineId, Mutation, PoolShape};
 
 use crate::message::Compat;
 
@@ -12,15 +12,15 @@ pub struct Config {
     pub compat: Compat,
     /// How peers reach this engine's pool; opaque, from the transport.
     pub metadata: Vec<u8>,
-    /// Blocks in this engine's pool.
-    pub blocks: u32,
+    /// How units lie in this engine's pool.
+    pub shape: PoolShape,
     /// How long a peer's right lasts without a sign of life.
     pub lease: Duration,
     /// How often the active side gives one. Well below a third of the lease.
     pub heartbeat: Duration,
     /// How long to wait for an answer before asking again.
     pub retry: Duration,
-    /// How long a destination waits, in all, for the source to claim what it registered.
+    /// How long a destination waits, in all, for a source that does not know of the transfer yet.
     pub register_timeout: Duration,
     /// How long a dropped connection may take to come back before the peer counts as lost.
     pub peer_grace: Duration,
@@ -36,22 +36,22 @@ pub struct Limits {
     pub transfers: usize,
     pub peers: usize,
     pub connections: usize,
-    /// Registrations for which no prefill leg has come yet.
+    /// Registrations and early claims for which no prefill leg has come yet.
     pub registrations: usize,
     /// Ended transfers that are remembered, so that late words about them are understood.
     pub memories: usize,
-    /// Blocks of one transfer.
-    pub blocks: usize,
+    /// Units of one transfer.
+    pub units: usize,
 }
 
 impl Config {
     /// Defaults of a production engine: a lease of 30 s as vLLM's, heartbeats every 5 s.
-    pub fn new(engine: EngineId, compat: Compat, metadata: Vec<u8>, blocks: u32) -> Self {
+    pub fn new(engine: EngineId, compat: Compat, metadata: Vec<u8>, shape: PoolShape) -> Self {
         Self {
             engine,
             compat,
             metadata,
-            blocks,
+            shape,
             lease: Duration::from_secs(30),
             heartbeat: Duration::from_secs(5),
             retry: Duration::from_secs(1),
@@ -72,7 +72,7 @@ impl Default for Limits {
             connections: 8192,
             registrations: 4096,
             memories: 16384,
-            blocks: 65536,
+            units: 65536,
         }
     }
 }

@@ -10,12 +10,12 @@ use crate::codec;
 use crate::config::Config;
 use crate::ended::Ended;
 use crate::farewell::Farewell;
-use crate::lease::Lease;
+use crate::lease::{Claim, Lease};
 use crate::message::Message;
 use crate::peer::Peers;
-use crate::registration::Registrations;
+use crate::registration::{Registration, Registrations};
 use crate::timer::{Reason, Timers};
-use crate::transfer::{Answer, Grant, Transfer};
+use crate::transfer::{Answer, Grant, Transfer, Wanted};
 
 /// The protocol core of one incarnation of one engine.
 #[derive(Clone, Debug)]
@@ -87,18 +87,22 @@ impl Endpoint {
     pub fn handle_input(&mut self, now: Time, input: Input) {
         match input {
             Input::Expect { transfer, peer } => self.on_expect(now, transfer, peer),
-            Input::Fetch { transfer, peer, chain, first_block, blocks } => {
-                self.on_fetch(now, transfer, peer, chain, first_block, blocks);
+            Input::Fetch { transfer, peer, chain, first_unit, units, early } => {
+                self.on_fetch(now, transfer, peer, Wanted { chain, first_unit, units, early });
             }
-            Input::Receive { transfer, peer, chain, first_block, blocks } => {
-                self.on_receive(now, transfer, peer, chain, first_block, blocks);
+            Input::Receive { transfer, peer, chain, first_unit, units } => {
+                self.on_receive(now, transfer, peer, chain, first_unit, units);
             }
-            Input::Offer { transfer, chain, blocks, first_token } => {
-                self.on_offer(now, transfer, chain, blocks, first_token);
-            }
+            Input::Offer { transfer, chain } => self.on_offer(transfer, chain),
             Input::Send { transfer, chain } => self.on_send(now, transfer, chain),
-            Input::Progress { transfer, blocks } => self.on_progress(now, transfer, blocks),
-            Input::Complete { transfer, first_token } => self.on_complete(now, transfer, first_token),
+            Input::Progress { transfer, units } if self.leases.contains_key(&transfer) => {
+                self.on_offer_progress(transfer, units);
+            }
+            Input::Progress { transfer, units } => self.on_progress(now, transfer, units),
+            Input::Complete { transfer, prefilled } if self.leases.contains_key(&transfer) => {
+                self.on_offer_complete(now, transfer, prefilled);
+            }
+            Input::Complete { transfer, prefilled } => self.on_complete(now, transfer, prefilled),
             Input::Cancel { transfer } => {
                 self.end_lease(now, transfer, Ending::Cancelled);
                 self.end_transfer(now, transfer, Ending::Cancelled, Answer::Abort);
@@ -164,7 +168,7 @@ impl Endpoint {
             (None, Message::Hello { version, engine, compat }) => {
                 self.on_hello(now, conn, version, engine, compat)
             }
-            (None, Message::Welcome { metadata, blocks }) => self.on_welcome(now, conn, metadata, blocks),
+            (None, Message::Welcome { metadata, shape }) => self.on_welcome(now, conn, metadata, shape),
             (None, Message::Incompatible { .. }) => self.refuse(now, conn, Ending::Incompatible),
             (Some(peer), message) => self.on_message(now, conn, &peer, message),
             // I5: nothing is said to strangers, and nothing is heard from them.
@@ -177,25 +181,27 @@ impl Endpoint {
             Message::Hello { .. } | Message::Welcome { .. } | Message::Incompatible { .. } => {
                 self.refuse(now, conn, Ending::PeerLost);
             }
-            Message::Register { transfer, first_block } => {
-                self.on_register(now, peer, transfer, first_block as usize);
+            Message::Register { transfer, first_unit } => {
+                self.on_register(now, peer, transfer, first_unit as usize);
             }
-            Message::Claim { transfer, attempt, first_block, chain } => {
-                self.on_claim(now, peer, transfer, attempt, first_block as usize, &chain);
+            Message::Claim { transfer, attempt, first_unit, chain, early } => {
+                let claim = Claim { attempt, first_unit: first_unit as usize, chain, early };
+                self.on_claim(now, peer, transfer, claim);
             }
-            Message::Granted { transfer, attempt, remaining, first_block, blocks, first_token } => {
-                let grant = Grant { first_block: first_block as usize, blocks, first_token };
+            Message::Granted { transfer, attempt, remaining, first_unit, units, complete, prefilled } => {
+                let grant = Grant { first_unit: first_unit as usize, units, complete, prefilled };
                 self.on_granted(now, peer, transfer, attempt, Duration::from(remaining), grant);
             }
+            Message::Offered { transfer } => self.on_offered(now, peer, transfer),
             Message::Declined { transfer, .. } => self.on_declined(now, peer, transfer),
             Message::Heartbeat { transfers } => {
                 for transfer in transfers {
                     self.renew(now, peer, transfer);
                 }
             }
-            Message::Done { transfer, notifications, first_token } => {
+            Message::Done { transfer, notifications, prefilled } => {
                 if self.leases.contains_key(&transfer) {
-                    self.on_lease_done(peer, transfer, notifications, first_token);
+                    self.on_lease_done(peer, transfer, notifications, prefilled);
                 } else {
                     self.say(peer, Message::DoneAck { transfer });
                 }
@@ -222,7 +228,7 @@ impl Endpoint {
     }
 
     /// Why a transfer cannot begin, if it cannot.
-    pub(crate) fn refuse_new(&self, transfer: TransferId, blocks: usize) -> Option<Ending> {
+    pub(crate) fn refuse_new(&self, transfer: TransferId, units: usize) -> Option<Ending> {
         assert!(!self.knows(transfer), "I4: each transfer is named to an endpoint once");
         if self.ended.contains(transfer) {
             return Some(Ending::PeerAborted);
@@ -230,11 +236,18 @@ impl Endpoint {
         if self.leases.len() + self.transfers.len() >= self.config.limits.transfers {
             return Some(Ending::Limit);
         }
-        self.too_long(blocks)
+        self.too_long(units)
     }
 
-    pub(crate) fn too_long(&self, blocks: usize) -> Option<Ending> {
-        (blocks > self.config.limits.blocks).then_some(Ending::Limit)
+    /// The destination that came before its prefill leg, if one did.
+    pub(crate) fn take_registration(&mut self, transfer: TransferId) -> Option<Registration> {
+        let registration = self.registrations.take(transfer)?;
+        self.timers.clear(&Reason::Registration(transfer));
+        Some(registration)
+    }
+
+    pub(crate) fn too_long(&self, units: usize) -> Option<Ending> {
+        (units > self.config.limits.units).then_some(Ending::Limit)
     }
 
     /// A handshake with a peer is done: what waited for it goes on.

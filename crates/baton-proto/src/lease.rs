@@ -1,14 +1,16 @@
-//! The passive side of a transfer: blocks offered to one peer, which reads them (pull) or writes them (push).
+//! The passive side of a transfer: units offered to one peer, which reads them (pull) or writes them (push).
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use baton_types::{BlockHash, BlockId, EngineId, Millis, Mutant, Time, TokenId, TransferId};
+use baton_types::{BlockHash, EngineId, Millis, Mutant, Time, TransferId, UnitId};
 
 use crate::action::{Ending, Event, Output, PeerAddress};
 use crate::codec::Notification;
 use crate::endpoint::Endpoint;
-use crate::message::{Decline, Message};
+use crate::message::{Decline, Message, Prefilled};
 use crate::order::{Order, PULL, PUSH};
+use crate::registration::{Registration, Wants};
 use crate::timer::Reason;
 
 #[derive(Clone, Debug)]
@@ -18,60 +20,155 @@ pub(crate) struct Lease {
     pub peer: Option<EngineId>,
     pub address: Option<PeerAddress>,
     chain: Vec<BlockHash>,
-    /// Where in the chain `blocks` begin.
-    first_block: usize,
-    blocks: Vec<BlockId>,
-    /// The peer knows block ids: from here on it may touch them (I3).
+    /// Where in the chain `units` begin.
+    first_unit: usize,
+    /// Pull: as far as they are computed.
+    units: Vec<UnitId>,
+    /// The peer knows unit ids: from here on it may touch them (I3).
     pub granted: bool,
+    /// Pull: the reader's right ends then, if nothing renews it. What is granted later is granted no longer.
+    readable_until: Time,
+    claimed: Option<Claimed>,
     pub stage: Stage,
-    /// Pull: what follows the chain.
-    first_token: Option<TokenId>,
+    /// Pull: every unit is computed.
+    prefilled: Option<Prefilled>,
     arrived: Arrived,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     Live,
-    /// The engine wants the blocks back, or the wait is over; the peer has been told to let go and has not answered yet.
+    /// The engine wants the units back, or the wait is over; the peer has been told to let go and has not answered yet.
     Revoking(Ending),
+}
+
+/// What the peer asked for last, and how much of it it has been granted.
+#[derive(Clone, Copy, Debug)]
+struct Claimed {
+    attempt: u32,
+    /// The next unit of the chain to grant, and the end of what the two chains have in common.
+    next: usize,
+    end: usize,
+    /// That is all of both chains.
+    whole: bool,
+    /// All of it has been granted.
+    complete: bool,
 }
 
 /// Push: what the writer has said so far, in whatever order.
 #[derive(Clone, Debug, Default)]
 struct Arrived {
     notifications: BTreeSet<u32>,
-    /// How many there are in all, and the token that follows.
-    done: Option<(u32, Option<TokenId>)>,
+    /// How many there are in all, and what came of the prompt.
+    done: Option<(u32, Option<Prefilled>)>,
+}
+
+impl Lease {
+    fn new(order: &'static Order, chain: Vec<BlockHash>) -> Self {
+        Self {
+            order,
+            peer: None,
+            address: None,
+            chain,
+            first_unit: 0,
+            units: Vec::new(),
+            granted: false,
+            readable_until: Time::ZERO,
+            claimed: None,
+            stage: Stage::Live,
+            prefilled: None,
+            arrived: Arrived::default(),
+        }
+    }
+
+    /// Nothing more becomes available: from here on it has an end.
+    fn is_complete(&self) -> bool {
+        self.order.registers || self.prefilled.is_some()
+    }
+
+    /// Grants what was claimed and has become available since; none if there is nothing new to say, and nobody asks.
+    fn grant(&mut self, transfer: TransferId, lease: Duration, asked: bool) -> Option<Message> {
+        let available = self.first_unit + self.units.len();
+        let complete = self.is_complete();
+        let claimed = self.claimed.as_mut().filter(|claimed| !claimed.complete)?;
+        let from = claimed.next;
+        let to = claimed.end.min(available).max(from);
+        claimed.complete = available >= claimed.end && (complete || claimed.end < self.chain.len());
+        claimed.next = to;
+        if from == to && !claimed.complete && !asked {
+            return None;
+        }
+        self.granted = true;
+        let units = if from < to { &self.units[from - self.first_unit..to - self.first_unit] } else { &[] };
+        Some(Message::Granted {
+            transfer,
+            attempt: claimed.attempt,
+            remaining: Millis::floor(lease),
+            first_unit: from as u32,
+            units: units.to_vec(),
+            complete: claimed.complete,
+            prefilled: self.prefilled.filter(|_| claimed.complete && claimed.whole),
+        })
+    }
 }
 
 impl Endpoint {
-    pub(crate) fn on_offer(
-        &mut self,
-        now: Time,
-        transfer: TransferId,
-        chain: Vec<BlockHash>,
-        blocks: Vec<BlockId>,
-        first_token: TokenId,
-    ) {
-        assert_eq!(chain.len(), blocks.len(), "one hash for each block");
+    pub(crate) fn on_offer(&mut self, transfer: TransferId, chain: Vec<BlockHash>) {
+        let waiting = self.take_registration(transfer);
         if let Some(why) = self.refuse_new(transfer, chain.len()) {
             self.event(Event::Released { transfer, why });
             return;
         }
-        let lease = Lease {
-            order: &PULL,
-            peer: None,
-            address: None,
-            chain,
-            first_block: 0,
-            blocks,
-            granted: false,
-            stage: Stage::Live,
-            first_token: Some(first_token),
-            arrived: Arrived::default(),
-        };
+        let mut lease = Lease::new(&PULL, chain);
+        match waiting {
+            Some(Registration { peer, wants: Wants::Offer }) => {
+                self.say(&peer, Message::Offered { transfer });
+                lease.peer = Some(peer);
+            }
+            Some(Registration { peer, wants: Wants::Claim { .. } }) => {
+                self.say(&peer, Message::Abort { transfer });
+            }
+            None => {}
+        }
+        // It has no end before Complete: until then the engine computes it.
         self.leases.insert(transfer, lease);
-        self.timers.set(Reason::Expiry(transfer), now + self.config.lease);
+    }
+
+    /// Pull: more of the chain is computed.
+    pub(crate) fn on_offer_progress(&mut self, transfer: TransferId, units: Vec<UnitId>) {
+        let lease = self.leases.get_mut(&transfer).expect("looked up by the caller");
+        assert!(lease.units.len() + units.len() <= lease.chain.len(), "no more units than the chain has");
+        lease.units.extend(units);
+        self.grant(transfer, false);
+    }
+
+    /// Pull: all of the chain is computed.
+    pub(crate) fn on_offer_complete(&mut self, now: Time, transfer: TransferId, prefilled: Prefilled) {
+        let lease = self.leases.get_mut(&transfer).expect("looked up by the caller");
+        assert_eq!(lease.units.len(), lease.chain.len(), "every unit was named before Complete");
+        lease.prefilled = Some(prefilled);
+        if lease.stage == Stage::Live {
+            let end = lease.readable_until.max(now + self.config.lease);
+            self.timers.set(Reason::Expiry(transfer), end);
+        }
+        self.grant(transfer, false);
+    }
+
+    /// Tells the peer what it may touch, and the transport.
+    fn grant(&mut self, transfer: TransferId, asked: bool) {
+        let Some(lease) = self.leases.get_mut(&transfer) else { return };
+        if lease.stage != Stage::Live {
+            return;
+        }
+        let Some(granted) = lease.grant(transfer, self.config.lease, asked) else { return };
+        let (direction, peer) = (lease.order.direction, lease.peer.clone().expect("who claimed is known"));
+        if let Message::Granted { units, .. } = &granted
+            && !units.is_empty()
+        {
+            let (engine, units) = (peer.clone(), units.clone());
+            self.out.push_back(Output::Permit { engine, transfer, direction, units });
+        }
+        self.say(&peer, granted);
     }
 
     pub(crate) fn on_receive(
@@ -80,10 +177,10 @@ impl Endpoint {
         transfer: TransferId,
         peer: PeerAddress,
         chain: Vec<BlockHash>,
-        first_block: usize,
-        blocks: Vec<BlockId>,
+        first_unit: usize,
+        units: Vec<UnitId>,
     ) {
-        assert_eq!(chain.len(), first_block + blocks.len(), "one hash for each block");
+        assert_eq!(chain.len(), first_unit + units.len(), "one hash for each unit");
         // What Expect began goes on here.
         let known = self.transfers.remove(&transfer).is_some();
         let refused = if known { self.too_long(chain.len()) } else { self.refuse_new(transfer, chain.len()) };
@@ -91,18 +188,11 @@ impl Endpoint {
             self.fail_unstarted(transfer, why);
             return;
         }
-        let lease = Lease {
-            order: &PUSH,
-            peer: Some(peer.engine.clone()),
-            address: Some(peer),
-            chain,
-            first_block,
-            blocks,
-            granted: false,
-            stage: Stage::Live,
-            first_token: None,
-            arrived: Arrived::default(),
-        };
+        let mut lease = Lease::new(&PUSH, chain);
+        lease.peer = Some(peer.engine.clone());
+        lease.address = Some(peer);
+        lease.first_unit = first_unit;
+        lease.units = units;
         self.leases.insert(transfer, lease);
         self.timers.set(Reason::Expiry(transfer), now + self.config.register_timeout);
         self.ask_lease(now, transfer);
@@ -114,7 +204,7 @@ impl Endpoint {
         let Some(peer) = lease.peer.clone() else { return };
         let message = match lease.stage {
             Stage::Live if lease.order.registers && !lease.granted => {
-                Message::Register { transfer, first_block: lease.first_block as u32 }
+                Message::Register { transfer, first_unit: lease.first_unit as u32 }
             }
             Stage::Live => return,
             Stage::Revoking(_) => Message::Abort { transfer },
@@ -123,18 +213,12 @@ impl Endpoint {
         self.timers.set(Reason::Retry(transfer), now + self.config.retry);
     }
 
-    pub(crate) fn on_claim(
-        &mut self,
-        now: Time,
-        peer: &EngineId,
-        transfer: TransferId,
-        attempt: u32,
-        first_block: usize,
-        chain: &[BlockHash],
-    ) {
+    pub(crate) fn on_claim(&mut self, now: Time, peer: &EngineId, transfer: TransferId, claim: Claim) {
         let decline = |why| Message::Declined { transfer, why };
         let Some(lease) = self.leases.get_mut(&transfer) else {
-            self.say(peer, decline(Decline::Unknown));
+            if !(claim.early && self.await_offer(now, peer, transfer)) {
+                self.say(peer, decline(Decline::Unknown));
+            }
             return;
         };
         let stranger = lease.peer.as_ref().is_some_and(|known| known != peer);
@@ -142,13 +226,15 @@ impl Endpoint {
             self.say(peer, decline(Decline::Unknown));
             return;
         }
+        let Claim { attempt, first_unit, chain, .. } = claim;
         // Only what both sides would compute the same bytes for is ever granted (I13).
-        let common = lease.chain.iter().zip(chain).take_while(|(ours, theirs)| ours == theirs).count();
-        // A writer must write all of what was registered; a reader takes what there is.
+        let common = lease.chain.iter().zip(&chain).take_while(|(ours, theirs)| ours == theirs).count();
+        let whole = common == lease.chain.len() && common == chain.len();
+        // A writer must write all of what was registered; a reader takes what there is. Who has it all may still ask for time.
         let enough = if lease.order.registers {
-            common == lease.chain.len() && common == chain.len() && first_block == lease.first_block
+            whole && first_unit == lease.first_unit
         } else {
-            first_block >= lease.first_block && first_block < common
+            first_unit < common || (lease.granted && first_unit == common)
         };
         if !enough {
             let useless = lease.order.registers;
@@ -159,16 +245,25 @@ impl Endpoint {
             return;
         }
         lease.peer = Some(peer.clone());
-        lease.granted = true;
-        let whole = common == lease.chain.len() && common == chain.len();
-        let skip = first_block - lease.first_block;
-        let blocks = lease.blocks[skip..common - lease.first_block].to_vec();
-        let first_token = lease.first_token.filter(|_| whole);
+        lease.readable_until = now + self.config.lease;
+        lease.claimed = Some(Claimed { attempt, next: first_unit, end: common, whole, complete: false });
         self.timers.clear(&Reason::Retry(transfer));
-        self.timers.set(Reason::Expiry(transfer), now + self.config.lease);
-        let remaining = Millis::floor(self.config.lease);
-        let first_block = first_block as u32;
-        self.say(peer, Message::Granted { transfer, attempt, remaining, first_block, blocks, first_token });
+        if lease.is_complete() {
+            self.timers.set(Reason::Expiry(transfer), now + self.config.lease);
+        }
+        // Answered by what there is, be it nothing yet.
+        self.grant(transfer, true);
+    }
+
+    /// An early reader that came first: false if it cannot wait here.
+    fn await_offer(&mut self, now: Time, peer: &EngineId, transfer: TransferId) -> bool {
+        let registration = Registration { peer: peer.clone(), wants: Wants::Offer };
+        let known = self.transfers.contains_key(&transfer) || self.ended.contains(transfer);
+        let waits = !known && self.registrations.insert(transfer, registration);
+        if waits {
+            self.timers.set(Reason::Registration(transfer), now + self.config.lease);
+        }
+        waits
     }
 
     /// A sign of life from the active side renews the lease.
@@ -178,7 +273,7 @@ impl Endpoint {
             return;
         }
         lease.peer = Some(peer.clone());
-        if lease.granted || !lease.order.registers {
+        if lease.is_complete() && (lease.granted || !lease.order.registers) {
             self.timers.set(Reason::Expiry(transfer), now + self.config.lease);
         }
     }
@@ -190,8 +285,10 @@ impl Endpoint {
         if lease.peer.as_ref() != Some(peer) || !lease.granted || !lease.order.registers {
             return;
         }
-        // Never more than one a block: a peer cannot make the set grow beyond (I11).
-        if (index as usize) < lease.blocks.len() {
+        // Never more than one a unit and pair of ranks: a peer cannot make the set grow beyond (I11).
+        let shape = self.peers.known.get(peer).and_then(|known| known.shape);
+        let pairs = shape.map_or(0, |theirs| theirs.ranks.max(self.config.shape.ranks));
+        if (index as usize) < lease.units.len() * pairs as usize {
             lease.arrived.notifications.insert(index);
         }
         self.renew(now, peer, transfer);
@@ -204,14 +301,14 @@ impl Endpoint {
         peer: &EngineId,
         transfer: TransferId,
         notifications: u32,
-        first_token: Option<TokenId>,
+        prefilled: Option<Prefilled>,
     ) {
         let Some(lease) = self.leases.get_mut(&transfer) else { return };
         if lease.peer.as_ref() != Some(peer) || !lease.granted {
             return;
         }
         if lease.order.registers {
-            lease.arrived.done = Some((notifications, first_token));
+            lease.arrived.done = Some((notifications, prefilled));
             self.settle(transfer);
         } else {
             self.remove_lease(transfer);
@@ -224,14 +321,14 @@ impl Endpoint {
     fn settle(&mut self, transfer: TransferId) {
         let early = u32::from(self.config.mutation.is(Mutant::ReadyOneNotificationEarly));
         let Some(lease) = self.leases.get(&transfer) else { return };
-        let Some((expected, first_token)) = lease.arrived.done else { return };
+        let Some((expected, prefilled)) = lease.arrived.done else { return };
         if (lease.arrived.notifications.len() as u32) + early < expected || lease.stage != Stage::Live {
             return;
         }
         let covered = lease.chain.len();
         let peer = lease.peer.clone().expect("a registered lease has a peer");
         self.remove_lease(transfer);
-        self.event(Event::Ready { transfer, covered, first_token });
+        self.event(Event::Ready { transfer, covered, prefilled });
         self.say(&peer, Message::DoneAck { transfer });
     }
 
@@ -244,7 +341,7 @@ impl Endpoint {
         self.let_go(transfer, Ending::PeerAborted);
     }
 
-    /// The active side has answered our Abort: it touches the blocks no more.
+    /// The active side has answered our Abort: it touches the units no more.
     pub(crate) fn on_lease_aborted(&mut self, peer: &EngineId, transfer: TransferId) {
         let revoking = self.leases.get(&transfer).is_some_and(|lease| {
             matches!(lease.stage, Stage::Revoking(_)) && lease.peer.as_ref() == Some(peer)
@@ -254,7 +351,7 @@ impl Endpoint {
         }
     }
 
-    /// Time is up, or the engine wants the blocks back.
+    /// Time is up, or the engine wants the units back.
     pub(crate) fn end_lease(&mut self, now: Time, transfer: TransferId, why: Ending) {
         let Some(lease) = self.leases.get_mut(&transfer) else { return };
         if let Stage::Revoking(first) = lease.stage {
@@ -264,18 +361,19 @@ impl Endpoint {
             if lease.order.lapses {
                 self.let_go(transfer, first);
             } else if let Some(peer) = lease.peer.clone() {
-                // A writer's right does not run out, but a writer that does not answer is cut off: the fence frees the blocks.
+                // A writer's right does not run out, but a writer that does not answer is cut off: the fence frees the units.
                 self.lose_peer(now, &peer, Ending::PeerLost);
             }
             return;
         }
-        let lapsed = lease.order.lapses && why == Ending::Expired;
+        let lapsed = lease.order.lapses && now >= lease.readable_until;
         if lease.granted && !lapsed && !self.config.mutation.is(Mutant::FreeWithoutQuarantine) {
             lease.stage = Stage::Revoking(why);
+            let end = if lease.order.lapses { lease.readable_until } else { now + self.config.lease };
             if lease.order.registers {
                 self.event(Event::Failed { transfer, why, quarantined: true });
-                self.timers.set(Reason::Expiry(transfer), now + self.config.lease);
             }
+            self.timers.set(Reason::Expiry(transfer), end);
             self.ask_lease(now, transfer);
             return;
         }
@@ -287,7 +385,7 @@ impl Endpoint {
         }
     }
 
-    /// The peer cannot touch the blocks any more, or never could: the last word about this lease.
+    /// The peer cannot touch the units any more, or never could: the last word about this lease.
     pub(crate) fn let_go(&mut self, transfer: TransferId, why: Ending) {
         let Some(lease) = self.remove_lease(transfer) else { return };
         match (lease.order.registers, lease.stage) {
@@ -319,10 +417,22 @@ impl Endpoint {
         self.timers.clear(&Reason::Expiry(transfer));
         self.timers.clear(&Reason::Retry(transfer));
         self.ended.insert(transfer);
+        if let Some(engine) = lease.peer.clone().filter(|_| lease.granted) {
+            self.out.push_back(Output::Forbid { engine, transfer });
+        }
         Some(lease)
     }
 
     pub(crate) fn event(&mut self, event: Event) {
         self.out.push_back(Output::Event(event));
     }
+}
+
+/// What a Claim names.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    pub attempt: u32,
+    pub first_unit: usize,
+    pub chain: Vec<BlockHash>,
+    pub early: bool,
 }

@@ -1,7 +1,7 @@
-//! Who may touch which KV blocks, when, between two engines. No I/O, no clock, no threads.
+//! Who may touch which KV units, when, between two engines. No I/O, no clock, no threads.
 //!
-//! In every strategy one side is passive (its blocks are read or written by the other) and one is active. The passive side offers
-//! blocks under a lease; the active side claims, moves, and says done. docs/protocol.md tells it in full.
+//! In every strategy one side is passive (its units are read or written by the other) and one is active. The passive side offers
+//! units under a lease; the active side claims, moves, and says done. docs/protocol.md tells it in full.
 
 pub mod action;
 mod check;
@@ -18,8 +18,8 @@ mod registration;
 mod timer;
 mod transfer;
 
-pub use action::{ConnId, Direction, Ending, Event, Input, Output, PeerAddress, PostId};
+pub use action::{ConnId, Direction, Ending, Event, Input, Output, PeerAddress, PostId, RankPair};
 pub use config::{Config, Limits};
 pub use endpoint::{Census, Endpoint};
-pub use message::{Compat, Message};
+pub use message::{Compat, Message, Prefilled};
 pub use timer::Reason;

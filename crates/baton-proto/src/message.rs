@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use baton_types::{BlockHash, BlockId, EngineId, Millis, TokenId, TransferId};
+use baton_types::{BlockHash, EngineId, Millis, PoolShape, TokenId, TransferId, UnitId};
 
 /// The protocol version that this build speaks.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
-/// A fingerprint of everything that must be equal before two engines may exchange KV: model, layout, arithmetic.
+/// A fingerprint of everything that must be equal before two engines may exchange KV: model, unit, arithmetic.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Compat(pub [u8; 16]);
 
@@ -25,37 +25,45 @@ pub enum Message {
         engine: EngineId,
         compat: Compat,
     },
-    /// The other's Hello fits: how to reach this side's KV pool, and how many blocks it has.
+    /// The other's Hello fits: how to reach this side's KV pool, and how its units lie in it.
     Welcome {
         metadata: Vec<u8>,
-        blocks: u32,
+        shape: PoolShape,
     },
     /// The other's Hello does not fit; the connection closes.
     Incompatible {
         why: Mismatch,
     },
 
-    /// Destination to source (push): blocks from `first_block` of the chain on are ready to be written, once claimed.
+    /// Destination to source (push): units from `first_unit` of the chain on are ready to be written, once claimed.
     Register {
         transfer: TransferId,
-        first_block: u32,
+        first_unit: u32,
     },
-    /// Active to passive: wants the blocks that hold `chain[first_block..]`. `attempt` comes back in the answer.
+    /// Active to passive: wants the units that hold `chain[first_unit..]`. `attempt` comes back in the answer. If `early`, the source
+    /// may come to know of it later.
     Claim {
         transfer: TransferId,
         attempt: u32,
-        first_block: u32,
+        first_unit: u32,
         chain: Vec<BlockHash>,
+        early: bool,
     },
-    /// The blocks that hold `chain[first_block..]`, as far as the chains agree, for `remaining` from the moment the claim was made.
+    /// The units that hold `chain[first_unit..]`, as far as the chains agree and they are computed, for `remaining` from the moment
+    /// the claim was made. If not `complete`, more follow as they are computed; the first of them need not be asked for again.
     Granted {
         transfer: TransferId,
         attempt: u32,
         remaining: Millis,
-        first_block: u32,
-        blocks: Vec<BlockId>,
-        /// The token that the source sampled after the whole chain; only for a read that covers all of it.
-        first_token: Option<TokenId>,
+        first_unit: u32,
+        units: Vec<UnitId>,
+        complete: bool,
+        /// Only for a complete read that covers the source's whole chain.
+        prefilled: Option<Prefilled>,
+    },
+    /// Source to an early reader: what it claimed before is there now.
+    Offered {
+        transfer: TransferId,
     },
     Declined {
         transfer: TransferId,
@@ -65,11 +73,12 @@ pub enum Message {
     Heartbeat {
         transfers: Vec<TransferId>,
     },
-    /// Active to passive: every byte is moved. A writer says how many notifications it sent and which token it sampled.
+    /// Active to passive: every byte is moved. A writer says how many notifications it sent, over all ranks, and what came of the
+    /// prompt.
     Done {
         transfer: TransferId,
         notifications: u32,
-        first_token: Option<TokenId>,
+        prefilled: Option<Prefilled>,
     },
     DoneAck {
         transfer: TransferId,
@@ -78,17 +87,26 @@ pub enum Message {
     Abort {
         transfer: TransferId,
     },
-    /// The answer to Abort: this side will not touch the blocks of the transfer any more.
+    /// The answer to Abort: this side will not touch the units of the transfer any more.
     Aborted {
         transfer: TransferId,
     },
+}
+
+/// What came of computing a prompt, besides its KV.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefilled {
+    /// Sampled after the last token of the prompt.
+    pub first_token: TokenId,
+    /// Tokens of the prompt whose KV was there before.
+    pub cached_tokens: u32,
 }
 
 /// Why two engines cannot work together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mismatch {
     Version,
-    /// Other weights, other KV layout or other arithmetic.
+    /// Other weights, other units, other arithmetic, or KV of a type that must not be converted.
     Model,
 }
 
@@ -96,6 +114,6 @@ pub enum Mismatch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decline {
     Unknown,
-    /// The chains do not share the first wanted block.
+    /// The chains do not share the first wanted unit.
     Chain,
 }

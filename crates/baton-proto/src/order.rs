@@ -5,7 +5,7 @@ use crate::action::Direction;
 /// One way to hand KV from a source to a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// What the active side does with the passive side's blocks.
+    /// What the active side does with the passive side's units.
     pub direction: Direction,
     /// The passive side must announce its offer, since the active one cannot know of it otherwise.
     pub registers: bool,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use baton_types::{EngineId, Mutant, Time};
+use baton_types::{EngineId, Mutant, PoolShape, Time};
 
 use crate::action::{ConnId, Ending, Output, PeerAddress};
 use crate::endpoint::Endpoint;
@@ -15,6 +15,9 @@ const MAX_CONNS_PER_PEER: usize = 4;
 
 /// How long a peer stays out whose path the transport refused: longer than any transport lets a post wait for its path.
 const REFUSED_FOR: Duration = Duration::from_secs(30);
+
+/// Ranks of one engine, at most.
+const MAX_RANKS: u32 = 256;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Peers {
@@ -45,8 +48,8 @@ impl Conn {
 pub(crate) struct Peer {
     /// Ready connections; the newest is spoken on.
     pub conns: Vec<ConnId>,
-    /// Blocks of its pool; a grant may not name one beyond.
-    pub blocks: u32,
+    /// Of its pool; a grant may not name a unit beyond.
+    pub shape: Option<PoolShape>,
     pub path: Path,
     address: Option<PeerAddress>,
     dialling: bool,
@@ -63,6 +66,13 @@ pub(crate) enum Path {
     Removing,
     /// Nor while posts of its own may wait for the path that the transport refused.
     Refused,
+}
+
+/// Whether every rank on one side shares its heads with whole ranks of the other, and the numbers are possible ones.
+fn fits(ours: PoolShape, theirs: PoolShape) -> bool {
+    let (least, most) = (ours.ranks.min(theirs.ranks), ours.ranks.max(theirs.ranks));
+    let possible = theirs.block_units > 0 && theirs.units.is_multiple_of(theirs.block_units);
+    possible && (1..=MAX_RANKS).contains(&theirs.ranks) && most.is_multiple_of(least)
 }
 
 impl Endpoint {
@@ -175,7 +185,7 @@ impl Endpoint {
             return;
         }
         state.peer = Some(engine);
-        let welcome = Message::Welcome { metadata: self.config.metadata.clone(), blocks: self.config.blocks };
+        let welcome = Message::Welcome { metadata: self.config.metadata.clone(), shape: self.config.shape };
         self.out.push_back(Output::Send { conn, message: welcome });
     }
 
@@ -191,12 +201,16 @@ impl Endpoint {
         })
     }
 
-    pub(crate) fn on_welcome(&mut self, now: Time, conn: ConnId, metadata: Vec<u8>, blocks: u32) {
+    pub(crate) fn on_welcome(&mut self, now: Time, conn: ConnId, metadata: Vec<u8>, shape: PoolShape) {
         let state = self.peers.conns.get_mut(&conn).expect("looked up by the caller");
         let Some(engine) = state.peer.clone().filter(|_| !state.welcomed) else {
             self.refuse(now, conn, Ending::PeerLost);
             return;
         };
+        if !fits(self.config.shape, shape) {
+            self.refuse(now, conn, Ending::Incompatible);
+            return;
+        }
         let room =
             self.peers.known.len() < self.config.limits.peers || self.peers.known.contains_key(&engine);
         let fenced =
@@ -214,8 +228,8 @@ impl Endpoint {
         peer.conns.push(conn);
         if peer.path == Path::None {
             peer.path = Path::Up;
-            peer.blocks = blocks;
-            self.out.push_back(Output::AddPath { engine: engine.clone(), metadata, blocks });
+            peer.shape = Some(shape);
+            self.out.push_back(Output::AddPath { engine: engine.clone(), metadata, shape });
         }
         if peer.conns.len() > MAX_CONNS_PER_PEER {
             let oldest = peer.conns.remove(0);

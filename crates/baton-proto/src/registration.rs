@@ -1,14 +1,22 @@
-//! Registrations that came before the prefill leg they belong to (push: either may come first).
+//! Destinations that came before the prefill leg they belong to: either may come first.
 
 use std::collections::BTreeMap;
 
 use baton_types::{EngineId, TransferId};
 
-/// A destination that waits to be claimed.
+/// A destination that waits for the source to know of the transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Registration {
     pub peer: EngineId,
-    pub first_block: usize,
+    pub wants: Wants,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wants {
+    /// Push: that its units from there on are claimed.
+    Claim { first_unit: usize },
+    /// Early pull: to hear that it can claim.
+    Offer,
 }
 
 #[derive(Clone, Debug)]

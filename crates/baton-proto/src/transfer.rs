@@ -1,15 +1,16 @@
-//! The active side of a transfer: it claims the peer's blocks, moves the bytes, and says done.
+//! The active side of a transfer: it claims the peer's units, moves the bytes, and says done.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use baton_types::{BlockHash, BlockId, EngineId, Time, TokenId, TransferId};
+use baton_types::{BlockHash, EngineId, Time, TransferId, UnitId};
 
-use crate::action::{Direction, Ending, Event, Output, PeerAddress, PostId};
+use crate::action::{Direction, Ending, Event, Output, PeerAddress, PostId, RankPair};
 use crate::codec::Notification;
 use crate::endpoint::Endpoint;
-use crate::message::Message;
+use crate::message::{Message, Prefilled};
 use crate::order::{Order, PULL, PUSH};
-use crate::registration::Registration;
+use crate::registration::{Registration, Wants};
 use crate::timer::Reason;
 
 /// Claims whose moment is remembered; an answer to an older one is not counted from.
@@ -22,34 +23,36 @@ pub(crate) struct Transfer {
     pub peer: Option<EngineId>,
     pub address: Option<PeerAddress>,
     chain: Vec<BlockHash>,
-    /// Where in the chain the peer's blocks begin.
-    first_block: usize,
-    /// Reader: the blocks for `chain[first_block..]`. Writer: the complete blocks of `chain`, from its start.
-    ours: Vec<BlockId>,
-    /// The blocks the peer granted, for `chain[first_block..]`.
-    theirs: Vec<BlockId>,
+    /// Where in the chain the peer's units begin.
+    first_unit: usize,
+    /// Reader: the units for `chain[first_unit..]`. Writer: the complete units of `chain`, from its start.
+    ours: Vec<UnitId>,
+    /// The units the peer granted so far, for `chain[first_unit..]`.
+    theirs: Vec<UnitId>,
+    /// Reader: the source may come to know of it later.
+    early: bool,
     pub stage: Stage,
     /// When each claim was asked: what is granted counts from there (I6).
     claims: BTreeMap<u32, Time>,
     attempts: u32,
     /// Reader: when its right ends.
     deadline: Time,
-    first_token: Option<TokenId>,
+    prefilled: Option<Prefilled>,
     /// Writer: how much of the chain has been posted, in how many notified posts.
     posted: usize,
     notifications: u32,
-    /// Writer: the engine has named every block and the token that follows.
+    /// Writer: the engine has named every unit and what came of the prompt. Reader: no more will be granted.
     complete: bool,
     /// Writer: the destination has everything.
     acked: bool,
-    /// Reader: it failed while our own posts were writing into our blocks.
+    /// Reader: it failed while our own posts were writing into our units.
     quarantined: bool,
     pub in_flight: BTreeSet<PostId>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Reader: no blocks yet. Writer: no registration yet.
+    /// Reader: no units yet. Writer: no registration yet.
     Waiting,
     Claiming,
     Moving,
@@ -77,14 +80,15 @@ impl Transfer {
             peer: None,
             address: None,
             chain,
-            first_block: 0,
+            first_unit: 0,
             ours: Vec::new(),
             theirs: Vec::new(),
+            early: false,
             stage: Stage::Waiting,
             claims: BTreeMap::new(),
             attempts: 0,
             deadline: Time::ZERO,
-            first_token: None,
+            prefilled: None,
             posted: 0,
             notifications: 0,
             complete: false,
@@ -97,10 +101,31 @@ impl Transfer {
     fn reads(&self) -> bool {
         self.order.direction == Direction::Read
     }
+
+    /// How far into the chain the peer has granted its units.
+    fn granted_to(&self) -> usize {
+        self.first_unit + self.theirs.len()
+    }
+
+    /// A grant that this side could have been given: inside the chain and the peer's `pool`; a writer's is always whole.
+    fn accepts(&self, grant: &Grant, pool: u32) -> bool {
+        let wanted = self.chain.len().saturating_sub(grant.first_unit);
+        let fits = if self.reads() {
+            (self.first_unit..=self.chain.len()).contains(&grant.first_unit) && grant.units.len() <= wanted
+        } else {
+            grant.first_unit == self.first_unit && grant.units.len() == wanted && wanted > 0
+        };
+        fits && grant.units.iter().all(|unit| unit.0 < pool)
+    }
+
+    /// Nothing moves, and more will be granted.
+    pub fn awaits_grant(&self) -> bool {
+        self.reads() && self.stage == Stage::Moving && !self.complete
+    }
 }
 
 impl Endpoint {
-    /// A destination knows of the request before it has blocks for it.
+    /// A destination knows of the request before it has units for it.
     pub(crate) fn on_expect(&mut self, now: Time, transfer: TransferId, peer: PeerAddress) {
         let refused = self.refuse_new(transfer, 0);
         if let Some(why) = refused.or_else(|| (!self.seek_peer(&peer)).then_some(Ending::Limit)) {
@@ -114,16 +139,9 @@ impl Endpoint {
         self.keep_beating(now);
     }
 
-    pub(crate) fn on_fetch(
-        &mut self,
-        now: Time,
-        transfer: TransferId,
-        peer: PeerAddress,
-        chain: Vec<BlockHash>,
-        first_block: usize,
-        blocks: Vec<BlockId>,
-    ) {
-        assert_eq!(chain.len(), first_block + blocks.len(), "one hash for each block");
+    pub(crate) fn on_fetch(&mut self, now: Time, transfer: TransferId, peer: PeerAddress, wanted: Wanted) {
+        let Wanted { chain, first_unit, units, early } = wanted;
+        assert_eq!(chain.len(), first_unit + units.len(), "one hash for each unit");
         let known = self.transfers.contains_key(&transfer);
         let refused = if known { self.too_long(chain.len()) } else { self.refuse_new(transfer, chain.len()) };
         if let Some(why) = refused.or_else(|| (!self.seek_peer(&peer)).then_some(Ending::Limit)) {
@@ -135,10 +153,12 @@ impl Endpoint {
         reader.peer = Some(peer.engine.clone());
         reader.address = Some(peer);
         reader.chain = chain;
-        reader.first_block = first_block;
-        reader.ours = blocks;
+        reader.first_unit = first_unit;
+        reader.ours = units;
+        reader.early = early;
         reader.stage = Stage::Claiming;
-        self.timers.set(Reason::Expiry(transfer), now + self.config.lease);
+        let patience = if early { self.config.register_timeout } else { self.config.lease };
+        self.timers.set(Reason::Expiry(transfer), now + patience);
         self.keep_beating(now);
         self.claim(now, transfer);
     }
@@ -150,15 +170,18 @@ impl Endpoint {
     }
 
     pub(crate) fn on_send(&mut self, now: Time, transfer: TransferId, chain: Vec<BlockHash>) {
+        let waiting = self.take_registration(transfer);
         if let Some(why) = self.refuse_new(transfer, chain.len()) {
-            self.registrations.take(transfer);
             self.event(Event::Released { transfer, why });
             return;
         }
         self.transfers.insert(transfer, Transfer::new(&PUSH, chain));
-        if let Some(registration) = self.registrations.take(transfer) {
-            self.timers.clear(&Reason::Registration(transfer));
-            self.claim_registered(now, transfer, registration);
+        match waiting {
+            Some(Registration { peer, wants: Wants::Claim { first_unit } }) => {
+                self.claim_registered(now, transfer, peer, first_unit);
+            }
+            Some(Registration { peer, wants: Wants::Offer }) => self.say(&peer, Message::Abort { transfer }),
+            None => {}
         }
     }
 
@@ -167,12 +190,12 @@ impl Endpoint {
         now: Time,
         peer: &EngineId,
         transfer: TransferId,
-        first_block: usize,
+        first_unit: usize,
     ) {
-        let registration = Registration { peer: peer.clone(), first_block };
+        let registration = Registration { peer: peer.clone(), wants: Wants::Claim { first_unit } };
         match self.transfers.get(&transfer) {
             Some(writer) if writer.stage == Stage::Waiting && !writer.reads() => {
-                self.claim_registered(now, transfer, registration);
+                self.claim_registered(now, transfer, peer.clone(), first_unit);
             }
             // It was heard before, and its answer is on the way.
             Some(writer) if writer.peer.as_ref() == Some(peer) => {}
@@ -183,17 +206,17 @@ impl Endpoint {
         }
     }
 
-    fn claim_registered(&mut self, now: Time, transfer: TransferId, registration: Registration) {
+    fn claim_registered(&mut self, now: Time, transfer: TransferId, peer: EngineId, first_unit: usize) {
         let writer = self.transfers.get_mut(&transfer).expect("looked up by the caller");
-        writer.peer = Some(registration.peer);
-        writer.first_block = registration.first_block;
+        writer.peer = Some(peer);
+        writer.first_unit = first_unit;
         writer.stage = Stage::Claiming;
         // From here on the peer's answers, or its loss, end it; the hold after Complete has a time limit as well.
         self.keep_beating(now);
         self.claim(now, transfer);
     }
 
-    /// Asks for the peer's blocks; for a reader that moves already, for more time.
+    /// Asks for the peer's units; a reader that moves already asks for more time, and for those that it has not been granted.
     fn claim(&mut self, now: Time, transfer: TransferId) {
         let Some(active) = self.transfers.get_mut(&transfer) else { return };
         let Some(peer) = active.peer.clone() else { return };
@@ -207,9 +230,9 @@ impl Endpoint {
         if active.claims.len() > MAX_CLAIMS {
             active.claims.pop_first();
         }
-        let first_block = active.first_block as u32;
-        let chain = active.chain.clone();
-        self.say(&peer, Message::Claim { transfer, attempt, first_block, chain });
+        let first_unit = active.granted_to() as u32;
+        let (chain, early) = (active.chain.clone(), active.early);
+        self.say(&peer, Message::Claim { transfer, attempt, first_unit, chain, early });
         self.timers.set(Reason::Retry(transfer), now + self.config.retry);
     }
 
@@ -218,6 +241,7 @@ impl Endpoint {
         let Some(active) = self.transfers.get(&transfer) else { return };
         match active.stage {
             Stage::Claiming => self.claim(now, transfer),
+            Stage::Moving if active.awaits_grant() => self.claim(now, transfer),
             Stage::Finishing => self.say_done(now, transfer),
             Stage::Waiting | Stage::Moving | Stage::Ending { .. } => {}
         }
@@ -229,44 +253,66 @@ impl Endpoint {
         peer: &EngineId,
         transfer: TransferId,
         attempt: u32,
-        remaining: std::time::Duration,
+        remaining: Duration,
         grant: Grant,
     ) {
-        let pool = self.peers.known.get(peer).map_or(0, |known| known.blocks);
+        let pool = self.peers.known.get(peer).and_then(|known| known.shape).map_or(0, |shape| shape.units);
         let Some(active) = self.transfers.get_mut(&transfer) else { return };
         let Some(asked) = active.claims.get(&attempt).copied() else { return };
         if active.peer.as_ref() != Some(peer) {
             return;
         }
-        let wanted = active.chain.len().saturating_sub(active.first_block);
-        let fits = grant.first_block == active.first_block
-            && (1..=wanted).contains(&grant.blocks.len())
-            && (active.reads() || grant.blocks.len() == wanted)
-            && grant.blocks.iter().all(|block| block.0 < pool);
-        if !fits {
+        if !active.accepts(&grant, pool) {
             self.end_transfer(now, transfer, Ending::PeerAborted, Answer::Abort);
             return;
         }
-        if active.reads() {
-            active.deadline = active.deadline.max(asked + remaining);
-            let deadline = active.deadline;
-            if matches!(active.stage, Stage::Claiming | Stage::Moving) {
-                self.timers.set(Reason::Expiry(transfer), deadline);
-            }
-        }
-        let active = self.transfers.get_mut(&transfer).expect("looked up above");
-        if active.stage != Stage::Claiming {
+        if !matches!(active.stage, Stage::Claiming | Stage::Moving) {
             return;
         }
-        active.stage = Stage::Moving;
-        active.theirs = grant.blocks;
         self.timers.clear(&Reason::Retry(transfer));
         if active.reads() {
-            active.first_token = grant.first_token;
-            let pairs = active.ours.iter().copied().zip(active.theirs.iter().copied()).collect();
-            self.post(transfer, pairs, None);
-        } else {
+            active.deadline = active.deadline.max(asked + kept(remaining));
+            self.timers.set(Reason::Expiry(transfer), active.deadline);
+            self.read(now, transfer, grant);
+        } else if active.stage == Stage::Claiming {
+            active.stage = Stage::Moving;
+            active.theirs = grant.units;
             self.pump(now, transfer);
+        }
+    }
+
+    /// Reader: posts what is newly granted.
+    fn read(&mut self, now: Time, transfer: TransferId, grant: Grant) {
+        let reader = self.transfers.get_mut(&transfer).expect("looked up by the caller");
+        reader.stage = Stage::Moving;
+        let have = reader.granted_to();
+        let end = grant.first_unit + grant.units.len();
+        if grant.first_unit > have {
+            // What lies between was lost with a connection.
+            self.claim(now, transfer);
+            return;
+        }
+        if end < have || reader.complete {
+            return;
+        }
+        let from = reader.theirs.len();
+        reader.theirs.extend_from_slice(&grant.units[have - grant.first_unit..]);
+        reader.complete = grant.complete;
+        reader.prefilled = grant.prefilled;
+        let (ours, theirs) = (&reader.ours[from..], &reader.theirs[from..]);
+        let pairs: Vec<_> = ours.iter().copied().zip(theirs.iter().copied()).collect();
+        if !pairs.is_empty() {
+            self.post(transfer, &pairs);
+        } else if reader.complete && reader.in_flight.is_empty() {
+            self.finish_read(now, transfer);
+        }
+    }
+
+    /// What an early reader claimed is there now.
+    pub(crate) fn on_offered(&mut self, now: Time, peer: &EngineId, transfer: TransferId) {
+        let waits = |active: &Transfer| active.stage == Stage::Claiming && active.peer.as_ref() == Some(peer);
+        if self.transfers.get(&transfer).is_some_and(waits) {
+            self.claim(now, transfer);
         }
     }
 
@@ -277,19 +323,19 @@ impl Endpoint {
         }
     }
 
-    pub(crate) fn on_progress(&mut self, now: Time, transfer: TransferId, blocks: Vec<BlockId>) {
+    pub(crate) fn on_progress(&mut self, now: Time, transfer: TransferId, units: Vec<UnitId>) {
         let Some(writer) = self.transfers.get_mut(&transfer) else { return };
-        assert!(writer.ours.len() + blocks.len() <= writer.chain.len(), "no more blocks than the chain has");
-        writer.ours.extend(blocks);
+        assert!(writer.ours.len() + units.len() <= writer.chain.len(), "no more units than the chain has");
+        writer.ours.extend(units);
         self.pump(now, transfer);
     }
 
-    pub(crate) fn on_complete(&mut self, now: Time, transfer: TransferId, first_token: TokenId) {
+    pub(crate) fn on_complete(&mut self, now: Time, transfer: TransferId, prefilled: Prefilled) {
         let Some(writer) = self.transfers.get_mut(&transfer) else { return };
-        assert_eq!(writer.ours.len(), writer.chain.len(), "every block was named before Complete");
+        assert_eq!(writer.ours.len(), writer.chain.len(), "every unit was named before Complete");
         writer.complete = true;
-        writer.first_token = Some(first_token);
-        // The blocks are held for the destination so long and no longer.
+        writer.prefilled = Some(prefilled);
+        // The units are held for the destination so long and no longer.
         self.timers.set(Reason::Expiry(transfer), now + self.config.lease);
         self.pump(now, transfer);
     }
@@ -300,15 +346,13 @@ impl Endpoint {
         if writer.stage != Stage::Moving {
             return;
         }
-        let from = writer.posted.max(writer.first_block);
+        let from = writer.posted.max(writer.first_unit);
         let to = writer.ours.len();
         writer.posted = to;
         if from < to {
-            let theirs = &writer.theirs[from - writer.first_block..to - writer.first_block];
-            let pairs = writer.ours[from..to].iter().copied().zip(theirs.iter().copied()).collect();
-            let notification = Notification { transfer, index: writer.notifications };
-            writer.notifications += 1;
-            self.post(transfer, pairs, Some(notification.encode()));
+            let theirs = &writer.theirs[from - writer.first_unit..to - writer.first_unit];
+            let pairs: Vec<_> = writer.ours[from..to].iter().copied().zip(theirs.iter().copied()).collect();
+            self.post(transfer, &pairs);
         }
         let writer = self.transfers.get_mut(&transfer).expect("looked up above");
         if writer.complete {
@@ -321,20 +365,31 @@ impl Endpoint {
     fn say_done(&mut self, now: Time, transfer: TransferId) {
         let Some(writer) = self.transfers.get(&transfer) else { return };
         let peer = writer.peer.clone().expect("a moving transfer has a peer");
-        let (notifications, first_token) = (writer.notifications, writer.first_token);
-        self.say(&peer, Message::Done { transfer, notifications, first_token });
+        let (notifications, prefilled) = (writer.notifications, writer.prefilled);
+        self.say(&peer, Message::Done { transfer, notifications, prefilled });
         self.timers.set(Reason::Retry(transfer), now + self.config.retry);
     }
 
-    fn post(&mut self, transfer: TransferId, pairs: Vec<(BlockId, BlockId)>, notify: Option<Vec<u8>>) {
-        let post = PostId(self.next_post);
-        self.next_post += 1;
-        self.posts.insert(post, transfer);
+    /// Moves units, one post for each pair of ranks that share heads. Each post of a writer is notified.
+    fn post(&mut self, transfer: TransferId, pairs: &[(UnitId, UnitId)]) {
         let active = self.transfers.get_mut(&transfer).expect("a post belongs to a transfer");
-        active.in_flight.insert(post);
         let engine = active.peer.clone().expect("a moving transfer has a peer");
-        let direction = active.order.direction;
-        self.out.push_back(Output::Post { post, engine, direction, pairs, notify });
+        let shape = self.peers.known.get(&engine).and_then(|peer| peer.shape);
+        let theirs = shape.expect("I5: units move to and from a peer that has shaken hands").ranks;
+        for ranks in RankPair::all(self.config.shape.ranks, theirs) {
+            let post = PostId(self.next_post);
+            self.next_post += 1;
+            self.posts.insert(post, transfer);
+            active.in_flight.insert(post);
+            let direction = active.order.direction;
+            let notify = (direction == Direction::Write).then(|| {
+                let index = active.notifications;
+                active.notifications += 1;
+                Notification { transfer, index }.encode()
+            });
+            let (engine, pairs) = (engine.clone(), pairs.to_vec());
+            self.out.push_back(Output::Post { post, engine, direction, ranks, pairs, notify });
+        }
     }
 
     pub(crate) fn on_moved(&mut self, now: Time, post: PostId, ok: bool) {
@@ -349,7 +404,8 @@ impl Endpoint {
             return;
         }
         match active.stage {
-            Stage::Moving if active.reads() => self.finish_read(now, transfer),
+            Stage::Moving if active.reads() && active.complete => self.finish_read(now, transfer),
+            Stage::Moving if active.reads() => {}
             Stage::Ending { .. } => self.close_transfer(now, transfer),
             _ => self.finish_write(transfer),
         }
@@ -362,15 +418,15 @@ impl Endpoint {
             self.end_transfer(now, transfer, Ending::Expired, Answer::Abort);
             return;
         }
-        let covered = reader.first_block + reader.theirs.len();
-        let first_token = reader.first_token.filter(|_| covered == reader.chain.len());
+        let covered = reader.granted_to();
+        let prefilled = reader.prefilled.filter(|_| covered == reader.chain.len());
         let reader = self.remove_transfer(transfer).expect("looked up above");
-        self.event(Event::Ready { transfer, covered, first_token });
-        let done = Message::Done { transfer, notifications: 0, first_token: None };
+        self.event(Event::Ready { transfer, covered, prefilled });
+        let done = Message::Done { transfer, notifications: 0, prefilled: None };
         self.bid_farewell(now, transfer, reader.peer.expect("a reader has a peer"), reader.address, done);
     }
 
-    /// The destination has everything. The blocks are released once our own posts are off them.
+    /// The destination has everything. The units are released once our own posts are off them.
     pub(crate) fn on_done_ack(&mut self, peer: &EngineId, transfer: TransferId) {
         self.end_farewell(transfer, peer);
         let Some(writer) = self.transfers.get_mut(&transfer) else { return };
@@ -486,7 +542,22 @@ impl Endpoint {
 /// What a Granted names.
 #[derive(Debug)]
 pub(crate) struct Grant {
-    pub first_block: usize,
-    pub blocks: Vec<BlockId>,
-    pub first_token: Option<TokenId>,
+    pub first_unit: usize,
+    pub units: Vec<UnitId>,
+    pub complete: bool,
+    pub prefilled: Option<Prefilled>,
+}
+
+/// What a Fetch names.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    pub chain: Vec<BlockHash>,
+    pub first_unit: usize,
+    pub units: Vec<UnitId>,
+    pub early: bool,
+}
+
+/// How much of a granted duration the reader counts on: its clock may run slower than the source's.
+fn kept(remaining: Duration) -> Duration {
+    remaining - remaining / 16
 }

@@ -9,15 +9,17 @@ use std::hash::Hasher;
 use std::time::Duration;
 
 use baton_proto::{
-    Compat, Config, ConnId, Direction, Endpoint, Event, Input, Output, PeerAddress, PostId, codec,
+    Compat, Config, ConnId, Direction, Endpoint, Event, Input, Output, PeerAddress, PostId, Prefilled, codec,
 };
 use baton_types::{
-    BlockChain, BlockHash, BlockId, CacheSalt, EngineId, EngineName, Time, TokenId, TransferId,
+    BlockChain, BlockHash, CacheSalt, EngineId, EngineName, KvDtype, PoolShape, Time, TokenId, TransferId,
+    UnitId,
 };
 
 const P: usize = 0;
 const D: usize = 1;
 const X: TransferId = TransferId(1);
+const PREFILLED: Prefilled = Prefilled { first_token: TokenId(9), cached_tokens: 0 };
 const RUBBISH: u64 = u64::MAX;
 /// So many timers may go off at moments of the adversary's choice.
 const TIMERS: u32 = 2;
@@ -41,7 +43,7 @@ struct Node {
     script: VecDeque<Command>,
     may_cancel: bool,
     memory: [u64; 2],
-    /// Peers and posts may touch the blocks.
+    /// Peers and posts may touch the units.
     open: bool,
     ended: bool,
     posts: Vec<Posted>,
@@ -54,7 +56,7 @@ struct Posted {
     post: PostId,
     peer: EngineId,
     direction: Direction,
-    pairs: Vec<(BlockId, BlockId)>,
+    pairs: Vec<(UnitId, UnitId)>,
     notify: Option<Vec<u8>>,
 }
 
@@ -65,7 +67,7 @@ enum Command {
     Progress(u32),
     Complete,
     Expect,
-    Fetch,
+    Fetch { early: bool },
     Receive,
 }
 
@@ -85,7 +87,8 @@ fn id(node: usize, incarnation: u64) -> EngineId {
 }
 
 fn endpoint(node: usize, incarnation: u64) -> Endpoint {
-    let mut config = Config::new(id(node, incarnation), Compat([7; 16]), vec![], 2);
+    let shape = PoolShape::whole_blocks(2, KvDtype::F32);
+    let mut config = Config::new(id(node, incarnation), Compat([7; 16]), vec![], shape);
     config.lease = Duration::from_secs(3);
     config.heartbeat = Duration::from_secs(1);
     config.retry = Duration::from_secs(1);
@@ -185,25 +188,23 @@ impl State {
         }
         // The request names the incarnation that was there when it was made.
         let peer = PeerAddress { engine: id(P, 1), host: "P".into(), port: 1 };
-        let both = vec![BlockId(0), BlockId(1)];
+        let both = vec![UnitId(0), UnitId(1)];
         let node = &mut self.nodes[n];
-        if matches!(command, Command::Offer | Command::Send) {
-            node.memory = [100, 101];
+        if let Command::Progress(unit) = command {
+            node.memory[unit as usize] = 100 + u64::from(unit);
         }
         node.open = true;
         let input = match command {
-            Command::Offer => {
-                Input::Offer { transfer: X, chain: chain(), blocks: both, first_token: TokenId(9) }
-            }
+            Command::Offer => Input::Offer { transfer: X, chain: chain() },
             Command::Send => Input::Send { transfer: X, chain: chain() },
-            Command::Progress(block) => Input::Progress { transfer: X, blocks: vec![BlockId(block)] },
-            Command::Complete => Input::Complete { transfer: X, first_token: TokenId(9) },
+            Command::Progress(unit) => Input::Progress { transfer: X, units: vec![UnitId(unit)] },
+            Command::Complete => Input::Complete { transfer: X, prefilled: PREFILLED },
             Command::Expect => Input::Expect { transfer: X, peer },
-            Command::Fetch => {
-                Input::Fetch { transfer: X, peer, chain: chain(), first_block: 0, blocks: both }
+            Command::Fetch { early } => {
+                Input::Fetch { transfer: X, peer, chain: chain(), first_unit: 0, units: both, early }
             }
             Command::Receive => {
-                Input::Receive { transfer: X, peer, chain: chain(), first_block: 0, blocks: both }
+                Input::Receive { transfer: X, peer, chain: chain(), first_unit: 0, units: both }
             }
         };
         self.input(n, input);
@@ -261,8 +262,9 @@ impl State {
             }
             Output::Close { conn } if self.conn == Some(conn.0) => self.hang_up(n),
             Output::Send { .. } | Output::Close { .. } | Output::AddPath { .. } => {}
+            Output::Permit { .. } | Output::Forbid { .. } => {}
             Output::RemovePath { engine } => self.nodes[n].pending.push(Input::PathLost { engine }),
-            Output::Post { post, engine, direction, pairs, notify } => {
+            Output::Post { post, engine, direction, pairs, notify, .. } => {
                 self.nodes[n].posts.push(Posted { post, peer: engine, direction, pairs, notify });
             }
         }
@@ -271,9 +273,9 @@ impl State {
     fn event(&mut self, n: usize, event: Event) {
         let node = &mut self.nodes[n];
         match event {
-            Event::Ready { covered, first_token, .. } => {
+            Event::Ready { covered, prefilled, .. } => {
                 assert!(!node.ended, "I4: one ending");
-                assert_eq!((covered, first_token), (2, Some(TokenId(9))));
+                assert_eq!((covered, prefilled), (2, Some(PREFILLED)));
                 assert_eq!(node.memory, [100, 101], "I7: the right bytes");
                 (node.ended, node.open) = (true, false);
             }
@@ -299,7 +301,7 @@ impl State {
                 Direction::Read => (other, n, theirs, ours),
                 Direction::Write => (n, other, ours, theirs),
             };
-            assert!(self.nodes[to].open, "I3: a byte lands in a block that was let go of");
+            assert!(self.nodes[to].open, "I3: a byte lands in a unit that was let go of");
             self.nodes[to].memory[target.index()] = self.nodes[from].memory[source.index()];
         }
         if let Some(bytes) = notify.filter(|_| ok) {
@@ -381,8 +383,10 @@ fn explore(start: State) -> usize {
     seen.len()
 }
 
-const PULL_SOURCE: &[Command] = &[Command::Offer];
-const PULL_DESTINATION: &[Command] = &[Command::Expect, Command::Fetch];
+const PULL_SOURCE: &[Command] =
+    &[Command::Offer, Command::Progress(0), Command::Progress(1), Command::Complete];
+const PULL_DESTINATION: &[Command] = &[Command::Expect, Command::Fetch { early: false }];
+const EARLY_PULL_DESTINATION: &[Command] = &[Command::Fetch { early: true }];
 const PUSH_SOURCE: &[Command] =
     &[Command::Send, Command::Progress(0), Command::Progress(1), Command::Complete];
 const PUSH_DESTINATION: &[Command] = &[Command::Receive];
@@ -391,6 +395,12 @@ const PUSH_DESTINATION: &[Command] = &[Command::Receive];
 fn every_order_of_a_pull() {
     let states = explore(State::new(PULL_SOURCE, PULL_DESTINATION, [true, true]));
     println!("pull: {states} states");
+}
+
+#[test]
+fn every_order_of_an_early_pull() {
+    let states = explore(State::new(PULL_SOURCE, EARLY_PULL_DESTINATION, [true, true]));
+    println!("early pull: {states} states");
 }
 
 #[test]

@@ -111,6 +111,13 @@ pub struct PoolShape {
     pub dtype: KvDtype,
 }
 
+impl PoolShape {
+    /// One rank, and units as large as blocks.
+    pub const fn whole_blocks(num_blocks: u32, dtype: KvDtype) -> Self {
+        Self { units: num_blocks, block_units: 1, ranks: 1, dtype }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use baton_proto::{Compat, PeerAddress};
-use baton_types::{CacheSalt, EngineId, EngineName, SamplingParams};
+use baton_types::{CacheSalt, EngineId, EngineName, KvDtype, PoolShape, SamplingParams};
 
 use super::*;
 use crate::action::{Input, Output, Request};
@@ -12,6 +12,7 @@ use crate::config::Config;
 
 const X: TransferId = TransferId(7);
 const FIRST: TokenId = TokenId(100);
+const PREFILLED: Prefilled = Prefilled { first_token: FIRST, cached_tokens: 8 };
 
 struct Script {
     engine: Engine,
@@ -24,7 +25,8 @@ fn name(text: &str) -> EngineId {
 
 /// Blocks of 4 tokens, steps of 8.
 fn script(num_blocks: u32, change: impl FnOnce(&mut Config)) -> Script {
-    let proto = baton_proto::Config::new(name("here"), Compat([0; 16]), Vec::new(), num_blocks);
+    let shape = PoolShape::whole_blocks(num_blocks, KvDtype::F32);
+    let proto = baton_proto::Config::new(name("here"), Compat([0; 16]), Vec::new(), shape);
     let mut config = Config { max_running: 4, step_tokens: 8, ..Config::new(num_blocks, 4, 1000, proto) };
     change(&mut config);
     Script { engine: Engine::new(config), outputs: Vec::new() }
@@ -103,11 +105,11 @@ impl Script {
         })
     }
 
-    /// A destination that was admitted: the blocks that it wants written.
-    fn receiving(&mut self, len: u32, mode: TransferMode) -> Vec<BlockId> {
+    /// A destination that was admitted: the units that it wants written.
+    fn receiving(&mut self, len: u32, mode: TransferMode) -> Vec<UnitId> {
         match &self.submit(ask(1, len, from_peer(mode)))[..] {
-            [Command::Expect { .. }, Command::Fetch { blocks, .. } | Command::Receive { blocks, .. }] => {
-                blocks.clone()
+            [Command::Expect { .. }, Command::Fetch { units, .. } | Command::Receive { units, .. }] => {
+                units.clone()
             }
             other => panic!("{other:?}"),
         }
@@ -116,16 +118,17 @@ impl Script {
 
 #[test]
 fn a_destination_expects_at_once_and_asks_when_it_has_blocks() {
-    for (mode, pulls) in [(TransferMode::Pull, true), (TransferMode::Push, false)] {
+    for mode in [TransferMode::Pull, TransferMode::EarlyPull, TransferMode::Push] {
         let mut script = script(8, |_| ());
         let commands = script.submit(ask(1, 10, from_peer(mode)));
         assert!(matches!(&commands[0], Command::Expect { transfer: X, .. }));
         match &commands[1] {
-            Command::Fetch { chain, first_block: 0, blocks, .. } if pulls => {
-                assert_eq!((chain.len(), blocks.len()), (3, 3));
+            Command::Fetch { chain, first_unit: 0, units, early, .. } if mode != TransferMode::Push => {
+                assert_eq!((chain.len(), units.len()), (3, 3));
+                assert_eq!(*early, mode == TransferMode::EarlyPull);
             }
-            Command::Receive { chain, first_block: 0, blocks, .. } if !pulls => {
-                assert_eq!((chain.len(), blocks.len()), (3, 3));
+            Command::Receive { chain, first_unit: 0, units, .. } if mode == TransferMode::Push => {
+                assert_eq!((chain.len(), units.len()), (3, 3));
             }
             other => panic!("{other:?}"),
         }
@@ -159,7 +162,7 @@ fn receiving_sequences_count_against_their_own_limit_and_the_pool() {
 fn kv_that_is_ready_is_not_computed_again() {
     let mut script = script(8, |_| ());
     script.receiving(10, TransferMode::Push);
-    script.event(Event::Ready { transfer: X, covered: 3, first_token: Some(FIRST) });
+    script.event(Event::Ready { transfer: X, covered: 3, prefilled: Some(PREFILLED) });
     assert_eq!(script.outputs[0], Output::Token { seq: SeqId(1), token: FIRST });
     assert_eq!(script.shape(), [(1, 10, 1)]);
     assert_eq!(script.batch().entries[0].tokens, [FIRST]);
@@ -169,7 +172,7 @@ fn kv_that_is_ready_is_not_computed_again() {
 fn what_a_pull_does_not_cover_is_computed_here() {
     let mut script = script(8, |_| ());
     script.receiving(10, TransferMode::Pull);
-    script.event(Event::Ready { transfer: X, covered: 1, first_token: None });
+    script.event(Event::Ready { transfer: X, covered: 1, prefilled: None });
     assert_eq!(script.shape(), [(1, 4, 6)]);
     assert_eq!(script.engine.counters.received_tokens, 4);
 }
@@ -179,7 +182,7 @@ fn without_the_first_token_the_last_token_of_the_prompt_is_computed() {
     for len in [8, 10] {
         let mut script = script(8, |_| ());
         script.receiving(len, TransferMode::Push);
-        script.event(Event::Ready { transfer: X, covered: len.div_ceil(4) as usize, first_token: None });
+        script.event(Event::Ready { transfer: X, covered: len.div_ceil(4) as usize, prefilled: None });
         assert_eq!(script.shape(), [(1, len - 1, 1)]);
     }
 }
@@ -229,30 +232,63 @@ fn overdue_kv_is_given_up() {
     assert_eq!(script.engine.next_overdue(), None);
 }
 
+fn progress(commands: &[Command]) -> Vec<usize> {
+    let units = commands.iter().filter_map(|command| match command {
+        Command::Progress { units, .. } => Some(units.len()),
+        _ => None,
+    });
+    units.collect()
+}
+
 #[test]
-fn a_pull_is_offered_with_all_its_blocks_when_its_token_is_there() {
+fn a_pull_is_offered_at_once_and_complete_when_its_token_is_there() {
     let mut script = script(8, |_| ());
-    assert_eq!(script.submit(ask(1, 10, to_peer(TransferMode::Pull))), []);
-    assert_eq!(script.step(), []);
-    let table = script.batch().entries[0].table.clone();
-    match &script.step()[..] {
-        [Command::Offer { transfer: X, chain, blocks, first_token: TokenId(10) }] => {
-            assert_eq!((chain.len(), blocks), (3, &table));
-        }
-        other => panic!("{other:?}"),
-    }
+    let commands = script.submit(ask(1, 10, to_peer(TransferMode::Pull)));
+    assert!(matches!(&commands[..], [Command::Offer { transfer: X, chain }] if chain.len() == 3));
+    assert_eq!(progress(&script.step()), [2]);
+    let last = script.step();
+    assert_eq!(progress(&last), [1]);
+    let prefilled = Prefilled { first_token: TokenId(10), cached_tokens: 0 };
+    assert_eq!(last.last(), Some(&Command::Complete { transfer: X, prefilled }));
     assert_eq!(script.ended(1), Some(FinishReason::Length));
     assert_eq!(script.engine.stats().blocks.leased, 3);
     script.event(Event::Released { transfer: X, why: Ending::Done });
     assert_eq!(script.engine.stats().blocks.free, 8);
 }
 
-fn progress(commands: &[Command]) -> Vec<usize> {
-    let blocks = commands.iter().filter_map(|command| match command {
-        Command::Progress { blocks, .. } => Some(blocks.len()),
-        _ => None,
-    });
-    blocks.collect()
+/// Blocks of 4 tokens, two units each: the last block is named only as far as the chain reaches.
+#[test]
+fn units_are_parts_of_blocks() {
+    let small_units = |config: &mut Config| {
+        config.proto.shape = PoolShape { units: 16, block_units: 2, ranks: 1, dtype: KvDtype::F32 };
+    };
+    let mut source = script(8, small_units);
+    source.submit(ask(1, 10, to_peer(TransferMode::Push)));
+    assert_eq!(progress(&source.step()), [4], "two blocks of two units");
+    assert_eq!(progress(&source.step()), [1], "two of four tokens");
+    let mut destination = script(8, small_units);
+    let units = destination.receiving(10, TransferMode::Push);
+    assert_eq!(units.len(), 5);
+    assert_eq!(units.iter().map(|unit| unit.0 % 2).collect::<Vec<_>>(), [0, 1, 0, 1, 0]);
+    destination.event(Event::Ready { transfer: X, covered: 3, prefilled: None });
+    assert_eq!(destination.shape(), [(1, 6, 4)]);
+}
+
+#[test]
+fn kv_in_flight_beyond_the_limit_is_refused() {
+    let mut script = script(8, |config| config.max_inbound_blocks = 5);
+    script.receiving(12, TransferMode::Push);
+    let second = HandOff::FromPeer {
+        transfer: TransferId(8),
+        mode: TransferMode::Push,
+        peer: PeerAddress { engine: name("there"), host: "there".into(), port: 1 },
+    };
+    let commands = script.submit(ask(2, 12, second));
+    assert!(matches!(&commands[..], [Command::Expect { .. }, Command::Cancel { .. }]), "the source is told");
+    let why = Refusal::KvInFlight { blocks: 3, limit: 5 };
+    assert!(script.outputs.contains(&Output::Refused { seq: SeqId(2), why }));
+    script.submit(ask(3, 12, HandOff::None));
+    assert_eq!(script.ended(3), None, "what computes here is not concerned");
 }
 
 #[test]
@@ -270,7 +306,13 @@ fn a_push_names_each_block_once_as_soon_as_it_is_complete() {
     let last = script.step();
     // Block 4 when its tokens are computed, block 5, which is partial, because there is no more to come.
     assert_eq!(progress(&last), [1, 1]);
-    assert_eq!(last.last(), Some(&Command::Complete { transfer: X, first_token: TokenId(22) }));
+    assert_eq!(
+        last.last(),
+        Some(&Command::Complete {
+            transfer: X,
+            prefilled: Prefilled { first_token: TokenId(22), cached_tokens: 8 }
+        })
+    );
     assert_eq!(script.engine.stats().blocks.leased, 6);
 }
 

@@ -57,14 +57,14 @@ pub fn output(output: &Output) -> Option<String> {
 fn message_line(message: &Message) -> Option<String> {
     Some(match message {
         Message::Hello { .. } | Message::Welcome { .. } | Message::Incompatible { .. } => return None,
-        Message::Register { transfer, first_block } => {
-            format!("say Register {transfer:?} from block {first_block}")
+        Message::Register { transfer, first_unit } => {
+            format!("say Register {transfer:?} from unit {first_unit}")
         }
-        Message::Claim { transfer, first_block, chain, .. } => {
-            format!("say Claim {transfer:?} from block {first_block} of {}", chain.len())
+        Message::Claim { transfer, first_unit, chain, .. } => {
+            format!("say Claim {transfer:?} from unit {first_unit} of {}", chain.len())
         }
-        Message::Granted { transfer, blocks, remaining, .. } => {
-            format!("say Granted {transfer:?} {blocks:?} for {remaining:?}")
+        Message::Granted { transfer, units, remaining, .. } => {
+            format!("say Granted {transfer:?} {units:?} for {remaining:?}")
         }
         other => format!("say {other:?}"),
     })

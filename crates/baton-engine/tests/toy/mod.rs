@@ -28,14 +28,6 @@ impl ToyRunner {
     fn slot(&self, table: &[BlockId], position: usize) -> usize {
         table[position / self.block_tokens].index() * self.block_tokens + position % self.block_tokens
     }
-
-    pub fn block(&self, id: BlockId) -> &[u64] {
-        &self.kv[id.index() * self.block_tokens..][..self.block_tokens]
-    }
-
-    pub fn block_mut(&mut self, id: BlockId) -> &mut [u64] {
-        &mut self.kv[id.index() * self.block_tokens..][..self.block_tokens]
-    }
 }
 
 impl ModelRunner for ToyRunner {

@@ -8,7 +8,7 @@ use baton_engine::{Batch, Config, EngineCore, FinishReason, HandOff, Input, Mode
 use baton_proto::{
     Compat, ConnId, Direction, Input as ProtoInput, Output as ProtoOutput, PeerAddress, PostId,
 };
-use baton_types::{BlockId, SeqId, Time, TransferId, TransferMode};
+use baton_types::{KvDtype, PoolShape, SeqId, Time, TransferId, TransferMode, UnitId};
 
 use crate::toy::describe;
 use crate::toy::solo::{Answer, End, engine_id};
@@ -45,7 +45,7 @@ pub enum Happening {
     Move {
         post: PostId,
         direction: Direction,
-        pairs: Vec<(BlockId, BlockId)>,
+        pairs: Vec<(UnitId, UnitId)>,
         end: bool,
         notify: Option<Vec<u8>>,
     },
@@ -57,6 +57,7 @@ pub struct Node {
     pub runner: ToyRunner,
     pub answers: BTreeMap<SeqId, (Request, Answer)>,
     pub num_blocks: usize,
+    unit_tokens: usize,
     longest: usize,
     next_seq: u64,
 }
@@ -87,7 +88,8 @@ pub fn address(node: usize) -> PeerAddress {
 }
 
 pub fn config(node: usize, num_blocks: u32, block_tokens: u32) -> Config {
-    let proto = baton_proto::Config::new(engine_id(NAMES[node]), Compat([0; 16]), Vec::new(), num_blocks);
+    let shape = PoolShape::whole_blocks(num_blocks, KvDtype::F32);
+    let proto = baton_proto::Config::new(engine_id(NAMES[node]), Compat([0; 16]), Vec::new(), shape);
     let mut config = Config::new(num_blocks, block_tokens, 1 << 16, proto);
     config.max_running = 4;
     config.step_tokens = 8;
@@ -102,6 +104,7 @@ impl Pair {
     pub fn new(configs: [Config; 2]) -> Self {
         let nodes = configs.map(|config| Node {
             runner: ToyRunner::new(config.num_blocks, config.block_tokens as usize),
+            unit_tokens: config.unit_tokens(),
             num_blocks: config.num_blocks as usize,
             longest: config.max_len(),
             core: EngineCore::new(config),
@@ -137,7 +140,7 @@ impl Pair {
         let submit = |is_source| Happening::Submit { job: job.clone(), transfer, is_source };
         match (job.mode, job.destination_first) {
             (TransferMode::Pull, _) => self.at(at, source, submit(true)),
-            (TransferMode::Push, first) => {
+            (TransferMode::Push | TransferMode::EarlyPull, first) => {
                 self.at(if first { at + lag } else { at }, source, submit(true));
                 if !job.abandoned {
                     self.at(if first { at } else { at + lag }, 1 - source, submit(false));
@@ -298,7 +301,7 @@ impl Pair {
                 self.send(node, conn, |conn| ProtoInput::Received { conn, frame });
             }
             ProtoOutput::Close { conn } => self.send(node, conn, |conn| ProtoInput::Closed { conn }),
-            ProtoOutput::AddPath { .. } => {}
+            ProtoOutput::AddPath { .. } | ProtoOutput::Permit { .. } | ProtoOutput::Forbid { .. } => {}
             ProtoOutput::RemovePath { engine } => {
                 for (side, post) in self.posts.clone() {
                     self.dead.insert((side, post));
@@ -339,7 +342,7 @@ impl Pair {
         node: usize,
         post: PostId,
         direction: Direction,
-        pairs: Vec<(BlockId, BlockId)>,
+        pairs: Vec<(UnitId, UnitId)>,
         end: bool,
         notify: Option<Vec<u8>>,
     ) {
@@ -354,8 +357,10 @@ impl Pair {
                 Direction::Read => ((1 - node, theirs), (node, ours)),
                 Direction::Write => ((node, ours), (1 - node, theirs)),
             };
-            let kv = self.nodes[from.0].runner.block(from.1).to_vec();
-            self.nodes[to.0].runner.block_mut(to.1).copy_from_slice(&kv);
+            let unit_tokens = self.nodes[node].unit_tokens;
+            let positions = |unit: UnitId| unit.index() * unit_tokens..(unit.index() + 1) * unit_tokens;
+            let kv = self.nodes[from.0].runner.kv[positions(from.1)].to_vec();
+            self.nodes[to.0].runner.kv[positions(to.1)].copy_from_slice(&kv);
         }
         if !end {
             return;

@@ -6,7 +6,7 @@ use baton_engine::{
     Batch, Config, EngineCore, FinishReason, Handle, Input, ModelRunner, Output, Refusal, Request, Usage,
 };
 use baton_proto::Compat;
-use baton_types::{EngineId, EngineName, SeqId, Time, TokenId};
+use baton_types::{EngineId, EngineName, KvDtype, PoolShape, SeqId, Time, TokenId};
 
 use crate::toy::ToyRunner;
 
@@ -37,7 +37,8 @@ pub fn engine_id(name: &str) -> EngineId {
 }
 
 pub fn config(num_blocks: u32, block_tokens: u32) -> Config {
-    let proto = baton_proto::Config::new(engine_id("solo"), Compat([0; 16]), Vec::new(), num_blocks);
+    let shape = PoolShape::whole_blocks(num_blocks, KvDtype::F32);
+    let proto = baton_proto::Config::new(engine_id("solo"), Compat([0; 16]), Vec::new(), shape);
     let mut config = Config::new(num_blocks, block_tokens, 1 << 20, proto);
     config.max_running = 4;
     config.step_tokens = 16;

@@ -6,13 +6,13 @@ use baton_proto::{Input, codec};
 use baton_types::TransferId;
 use proptest::prelude::*;
 
-use crate::world::{FIRST_TOKEN, World, blocks, chain};
+use crate::world::{PREFILLED, World, chain, content, units};
 
 /// One engine's command, or a fault.
 #[derive(Clone, Debug)]
 enum Step {
     Offer(u8),
-    Fetch(u8),
+    Fetch { transfer: u8, early: bool },
     Send(u8),
     Finish(u8),
     Receive(u8),
@@ -26,7 +26,7 @@ fn step() -> impl Strategy<Value = Step> {
     let transfer = 0u8..6;
     prop_oneof![
         3 => transfer.clone().prop_map(Step::Offer),
-        3 => transfer.clone().prop_map(Step::Fetch),
+        3 => (transfer.clone(), any::<bool>()).prop_map(|(transfer, early)| Step::Fetch { transfer, early }),
         3 => transfer.clone().prop_map(Step::Send),
         4 => transfer.clone().prop_map(Step::Finish),
         3 => transfer.clone().prop_map(Step::Receive),
@@ -43,32 +43,29 @@ struct Engines {
     /// Per side: the incarnation in which this transfer was named to the endpoint.
     named: [[bool; 6]; 2],
     expected: [bool; 6],
-    /// How many blocks of a push have been named in Progress.
+    /// How many units have been named in Progress.
     sent: [Option<u32>; 6],
 }
 
 fn apply(world: &mut World, engines: &mut Engines, step: Step) {
     let id = |n: u8| TransferId(u128::from(n) + 1);
     let at = |n: u8| u32::from(n) * 10;
-    let mine = |n: u8| blocks(at(n)..at(n) + 3);
+    let mine = |n: u8| units(at(n)..at(n) + 3);
     match step {
-        Step::Offer(n) | Step::Send(n) if engines.named[0][n as usize] => {
-            let _ = n;
-        }
-        Step::Offer(n) => {
-            engines.named[0][n as usize] = true;
-            let wanted = world.compute(0, id(n), &mine(n));
-            world.hold(0, id(n), &mine(n), true, wanted);
-            let chain = chain(at(n), 3);
-            world
-                .input(0, Input::Offer { transfer: id(n), chain, blocks: mine(n), first_token: FIRST_TOKEN });
-        }
-        Step::Send(n) => {
-            engines.named[0][n as usize] = true;
+        Step::Offer(n) | Step::Send(n) => {
+            if std::mem::replace(&mut engines.named[0][n as usize], true) {
+                return;
+            }
             engines.sent[n as usize] = Some(0);
-            let wanted = world.compute(0, id(n), &mine(n));
-            world.hold(0, id(n), &mine(n), true, wanted);
-            world.input(0, Input::Send { transfer: id(n), chain: chain(at(n), 3) });
+            world.hold(0, id(n), &mine(n), true, Vec::new());
+            let (transfer, chain) = (id(n), chain(at(n), 3));
+            world.input(
+                0,
+                match step {
+                    Step::Offer(_) => Input::Offer { transfer, chain },
+                    _ => Input::Send { transfer, chain },
+                },
+            );
         }
         Step::Finish(n) => {
             let Some(done) = engines.sent[n as usize] else { return };
@@ -79,11 +76,10 @@ fn apply(world: &mut World, engines: &mut Engines, step: Step) {
             }
             if done < 3 {
                 engines.sent[n as usize] = Some(done + 1);
-                let blocks = blocks(at(n) + done..at(n) + done + 1);
-                world.input(0, Input::Progress { transfer: id(n), blocks });
+                world.progress(0, id(n), done as usize, units(at(n) + done..at(n) + done + 1));
             } else {
                 engines.sent[n as usize] = None;
-                world.input(0, Input::Complete { transfer: id(n), first_token: FIRST_TOKEN });
+                world.input(0, Input::Complete { transfer: id(n), prefilled: PREFILLED });
             }
         }
         Step::Expect(n) => {
@@ -95,19 +91,19 @@ fn apply(world: &mut World, engines: &mut Engines, step: Step) {
             let peer = world.address(0);
             world.input(1, Input::Expect { transfer: id(n), peer });
         }
-        Step::Fetch(n) | Step::Receive(n) => {
+        Step::Fetch { transfer: n, .. } | Step::Receive(n) => {
             let over = world.nodes[1].endings.contains_key(&id(n));
             if engines.named[1][n as usize] || over {
                 return;
             }
             engines.named[1][n as usize] = true;
-            let wanted = (0..3).map(|i| id(n).0 as u64 * 1000 + i).collect();
+            let wanted = (0..3).map(|i| content(id(n), i)).collect();
             world.hold(1, id(n), &mine(n), false, wanted);
-            let (peer, chain, blocks) = (world.address(0), chain(at(n), 3), mine(n));
-            let input = if matches!(step, Step::Fetch(_)) {
-                Input::Fetch { transfer: id(n), peer, chain, first_block: 0, blocks }
-            } else {
-                Input::Receive { transfer: id(n), peer, chain, first_block: 0, blocks }
+            let (peer, chain, units) = (world.address(0), chain(at(n), 3), mine(n));
+            let (transfer, first_unit) = (id(n), 0);
+            let input = match step {
+                Step::Fetch { early, .. } => Input::Fetch { transfer, peer, chain, first_unit, units, early },
+                _ => Input::Receive { transfer, peer, chain, first_unit, units },
             };
             world.input(1, input);
         }
@@ -142,9 +138,9 @@ proptest! {
 
     #[test]
     fn whatever_happens_each_transfer_ends_once_and_nothing_is_left(
-        seed: u64, delay in 1u64..900, steps in prop::collection::vec(step(), 1..60),
+        seed: u64, delay in 1u64..900, ranks in (0u32..3, 0u32..3), steps in prop::collection::vec(step(), 1..60),
     ) {
-        let mut world = World::new(&["P", "D"], seed, delay);
+        let mut world = World::new(&[("P", 1 << ranks.0), ("D", 1 << ranks.1)], seed, delay);
         let mut engines = Engines::default();
         for step in steps {
             apply(&mut world, &mut engines, step);
@@ -169,7 +165,7 @@ proptest! {
 
     #[test]
     fn strangers_learn_nothing_and_break_nothing(frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..60), 0..20)) {
-        let mut world = World::new(&["P", "D"], 1, 1);
+        let mut world = World::new(&[("P", 1), ("D", 1)], 1, 1);
         let conn = baton_proto::ConnId(1_000_000);
         world.input(0, Input::Accepted { conn });
         for frame in frames {

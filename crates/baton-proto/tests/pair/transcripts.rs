@@ -4,70 +4,68 @@ use baton_proto::{Ending, Input};
 use baton_types::{Time, TransferId};
 use expect_test::expect;
 
-use crate::world::{FIRST_TOKEN, World, blocks, chain};
+use crate::world::{PREFILLED, World, chain, content, units};
 
 const P: usize = 0;
 const D: usize = 1;
 const X: TransferId = TransferId(0xa);
 
 fn world() -> World {
-    World::new(&["P", "D"], 1, 2)
+    World::new(&[("P", 1), ("D", 1)], 1, 2)
 }
 
 fn offer(world: &mut World, prompt: u32) {
-    let wanted = world.compute(P, X, &blocks(0..3));
-    world.hold(P, X, &blocks(0..3), true, wanted);
-    world.input(
-        P,
-        Input::Offer { transfer: X, chain: chain(prompt, 3), blocks: blocks(0..3), first_token: FIRST_TOKEN },
-    );
+    world.hold(P, X, &units(0..3), true, Vec::new());
+    world.input(P, Input::Offer { transfer: X, chain: chain(prompt, 3) });
 }
 
-fn fetch(world: &mut World, prompt: u32, first_block: usize) {
-    let wanted = (0..3).map(|i| 10_000 + i).collect();
-    let into = blocks(10..13 - first_block as u32);
-    world.hold(D, X, &into, false, wanted);
-    let peer = world.address(P);
-    world.input(D, Input::Fetch { transfer: X, peer, chain: chain(prompt, 3), first_block, blocks: into });
+fn fetch(world: &mut World, prompt: u32, first_unit: usize, early: bool) {
+    let into = units(10..13 - first_unit as u32);
+    world.hold(D, X, &into, false, (0..3).map(|i| content(X, i)).collect());
+    let (transfer, peer, chain) = (X, world.address(P), chain(prompt, 3));
+    world.input(D, Input::Fetch { transfer, peer, chain, first_unit, units: into, early });
 }
 
 fn receive(world: &mut World, prompt: u32) {
-    world.hold(D, X, &blocks(10..13), false, (0..3).map(|i| 10_000 + i).collect());
-    let peer = world.address(P);
-    world.input(
-        D,
-        Input::Receive { transfer: X, peer, chain: chain(prompt, 3), first_block: 0, blocks: blocks(10..13) },
-    );
+    world.hold(D, X, &units(10..13), false, (0..3).map(|i| content(X, i)).collect());
+    let (transfer, peer, chain) = (X, world.address(P), chain(prompt, 3));
+    world.input(D, Input::Receive { transfer, peer, chain, first_unit: 0, units: units(10..13) });
 }
 
 fn send(world: &mut World, prompt: u32) {
-    let wanted = world.compute(P, X, &blocks(0..3));
-    world.hold(P, X, &blocks(0..3), true, wanted);
+    world.hold(P, X, &units(0..3), true, Vec::new());
     world.input(P, Input::Send { transfer: X, chain: chain(prompt, 3) });
 }
 
+/// The first two of three units.
+fn begin(world: &mut World) {
+    world.progress(P, X, 0, units(0..2));
+}
+
 fn finish(world: &mut World) {
-    world.input(P, Input::Progress { transfer: X, blocks: blocks(2..3) });
-    world.input(P, Input::Complete { transfer: X, first_token: FIRST_TOKEN });
+    world.progress(P, X, 2, units(2..3));
+    world.input(P, Input::Complete { transfer: X, prefilled: PREFILLED });
 }
 
 #[test]
 fn pull() {
     let mut world = world();
     offer(&mut world, 1);
-    fetch(&mut world, 1, 1);
+    begin(&mut world);
+    finish(&mut world);
+    fetch(&mut world, 1, 1, false);
     world.run(Time::from_millis(100));
     world.assert_drained();
     expect![[r#"
-        0.465   D says Hello { version: 1, engine: D@0000000000000001, compat: 07070707 }
-        0.465   P says Hello { version: 1, engine: P@0000000000000001, compat: 07070707 }
-        0.984   P says Welcome { metadata: [0], blocks: 64 }
-        1.055   D says Welcome { metadata: [1], blocks: 64 }
-        1.219   D says Claim { transfer: xa, attempt: 0, first_block: 1, chain: [#804c4d5d, #30295ade, #d902556c] }
-        1.816   P says Granted { transfer: xa, attempt: 0, remaining: 3000ms, first_block: 1, blocks: [b1, b2], first_token: Some(42) }
-        2.861   D posts Read of [(b10, b1), (b11, b2)]
-        3.914   D hears Ready { transfer: xa, covered: 3, first_token: Some(42) }
-        3.914   D says Done { transfer: xa, notifications: 0, first_token: None }
+        0.465   D says Hello { version: 2, engine: D@0000000000000001, compat: 07070707 }
+        0.465   P says Hello { version: 2, engine: P@0000000000000001, compat: 07070707 }
+        0.984   P says Welcome { metadata: [0], shape: PoolShape { units: 64, block_units: 1, ranks: 1, dtype: F32 } }
+        1.055   D says Welcome { metadata: [1], shape: PoolShape { units: 64, block_units: 1, ranks: 1, dtype: F32 } }
+        1.219   D says Claim { transfer: xa, attempt: 0, first_unit: 1, chain: [#804c4d5d, #30295ade, #d902556c], early: false }
+        1.816   P says Granted { transfer: xa, attempt: 0, remaining: 3000ms, first_unit: 1, units: [u1, u2], complete: true, prefilled: Some(Prefilled { first_token: 42, cached_tokens: 3 }) }
+        2.861   D posts Read of [(u10, u1), (u11, u2)], ranks 0 and 0
+        3.914   D hears Ready { transfer: xa, covered: 3, prefilled: Some(Prefilled { first_token: 42, cached_tokens: 3 }) }
+        3.914   D says Done { transfer: xa, notifications: 0, prefilled: None }
         4.864   P hears Released { transfer: xa, why: Done }
         4.864   P says DoneAck { transfer: xa }
     "#]].assert_eq(&world.log);
@@ -79,39 +77,106 @@ fn push_registered_before_the_prefill_leg_comes() {
     receive(&mut world, 1);
     world.run(Time::from_millis(20));
     send(&mut world, 1);
-    world.input(P, Input::Progress { transfer: X, blocks: blocks(0..2) });
+    begin(&mut world);
     world.run(Time::from_millis(40));
     finish(&mut world);
     world.run(Time::from_millis(100));
     world.assert_drained();
     expect![[r#"
-        0.465   D says Hello { version: 1, engine: D@0000000000000001, compat: 07070707 }
-        0.465   P says Hello { version: 1, engine: P@0000000000000001, compat: 07070707 }
-        0.984   P says Welcome { metadata: [0], blocks: 64 }
-        1.055   D says Welcome { metadata: [1], blocks: 64 }
-        1.219   D says Register { transfer: xa, first_block: 0 }
-        20.000  P says Claim { transfer: xa, attempt: 0, first_block: 0, chain: [#804c4d5d, #30295ade, #d902556c] }
-        21.045  D says Granted { transfer: xa, attempt: 0, remaining: 3000ms, first_block: 0, blocks: [b10, b11, b12], first_token: None }
-        21.578  P posts Write of [(b0, b10), (b1, b11)]
-        40.000  P posts Write of [(b2, b12)]
-        40.000  P says Done { transfer: xa, notifications: 2, first_token: Some(42) }
-        42.392  D hears Ready { transfer: xa, covered: 3, first_token: Some(42) }
+        0.465   D says Hello { version: 2, engine: D@0000000000000001, compat: 07070707 }
+        0.465   P says Hello { version: 2, engine: P@0000000000000001, compat: 07070707 }
+        0.984   P says Welcome { metadata: [0], shape: PoolShape { units: 64, block_units: 1, ranks: 1, dtype: F32 } }
+        1.055   D says Welcome { metadata: [1], shape: PoolShape { units: 64, block_units: 1, ranks: 1, dtype: F32 } }
+        1.219   D says Register { transfer: xa, first_unit: 0 }
+        20.000  P says Claim { transfer: xa, attempt: 0, first_unit: 0, chain: [#804c4d5d, #30295ade, #d902556c], early: false }
+        21.045  D says Granted { transfer: xa, attempt: 0, remaining: 3000ms, first_unit: 0, units: [u10, u11, u12], complete: true, prefilled: None }
+        21.578  P posts Write of [(u0, u10), (u1, u11)], ranks 0 and 0
+        40.000  P posts Write of [(u2, u12)], ranks 0 and 0
+        40.000  P says Done { transfer: xa, notifications: 2, prefilled: Some(Prefilled { first_token: 42, cached_tokens: 3 }) }
+        42.392  D hears Ready { transfer: xa, covered: 3, prefilled: Some(Prefilled { first_token: 42, cached_tokens: 3 }) }
         42.392  D says DoneAck { transfer: xa }
         44.131  P hears Released { transfer: xa, why: Done }
     "#]].assert_eq(&world.log);
 }
 
 #[test]
+fn early_pull_of_what_is_computed_so_far() {
+    let mut world = World::new(&[("P", 4), ("D", 2)], 1, 2);
+    fetch(&mut world, 1, 0, true);
+    world.run(Time::from_millis(20));
+    offer(&mut world, 1);
+    begin(&mut world);
+    world.run(Time::from_millis(40));
+    finish(&mut world);
+    world.run(Time::from_millis(100));
+    world.assert_drained();
+    expect![[r#"
+        0.465   D says Hello { version: 2, engine: D@0000000000000001, compat: 07070707 }
+        0.465   P says Hello { version: 2, engine: P@0000000000000001, compat: 07070707 }
+        0.984   P says Welcome { metadata: [0], shape: PoolShape { units: 64, block_units: 1, ranks: 4, dtype: F32 } }
+        1.055   D says Welcome { metadata: [1], shape: PoolShape { units: 64, block_units: 1, ranks: 2, dtype: F32 } }
+        1.219   D says Claim { transfer: xa, attempt: 0, first_unit: 0, chain: [#804c4d5d, #30295ade, #d902556c], early: true }
+        20.000  P says Offered { transfer: xa }
+        21.045  D says Claim { transfer: xa, attempt: 1, first_unit: 0, chain: [#804c4d5d, #30295ade, #d902556c], early: true }
+        21.578  P says Granted { transfer: xa, attempt: 1, remaining: 3000ms, first_unit: 0, units: [u0, u1], complete: false, prefilled: None }
+        22.098  D posts Read of [(u10, u0), (u11, u1)], ranks 0 and 0
+        22.098  D posts Read of [(u10, u0), (u11, u1)], ranks 0 and 1
+        22.098  D posts Read of [(u10, u0), (u11, u1)], ranks 1 and 2
+        22.098  D posts Read of [(u10, u0), (u11, u1)], ranks 1 and 3
+        40.000  P says Granted { transfer: xa, attempt: 1, remaining: 3000ms, first_unit: 2, units: [u2], complete: false, prefilled: None }
+        40.000  P says Granted { transfer: xa, attempt: 1, remaining: 3000ms, first_unit: 3, units: [], complete: true, prefilled: Some(Prefilled { first_token: 42, cached_tokens: 3 }) }
+        40.241  D posts Read of [(u12, u2)], ranks 0 and 0
+        40.241  D posts Read of [(u12, u2)], ranks 0 and 1
+        40.241  D posts Read of [(u12, u2)], ranks 1 and 2
+        40.241  D posts Read of [(u12, u2)], ranks 1 and 3
+        43.430  D hears Ready { transfer: xa, covered: 3, prefilled: Some(Prefilled { first_token: 42, cached_tokens: 3 }) }
+        43.430  D says Done { transfer: xa, notifications: 0, prefilled: None }
+        44.241  P hears Released { transfer: xa, why: Done }
+        44.241  P says DoneAck { transfer: xa }
+    "#]].assert_eq(&world.log);
+}
+
+#[test]
+fn an_early_reader_keeps_its_right_while_the_prompt_is_computed() {
+    let mut world = world();
+    offer(&mut world, 1);
+    fetch(&mut world, 1, 0, true);
+    begin(&mut world);
+    world.run(Time::from_millis(20_000));
+    assert!(world.nodes[D].endings.is_empty(), "still reading");
+    finish(&mut world);
+    world.run(Time::from_millis(20_100));
+    assert_eq!(world.nodes[D].ready[&X], (3, Some(PREFILLED)));
+    world.assert_drained();
+}
+
+#[test]
+fn a_push_between_different_ranks_is_notified_by_each_pair() {
+    for (source, destination) in [(4, 1), (4, 2), (4, 4), (1, 4), (2, 4)] {
+        let mut world = World::new(&[("P", source), ("D", destination)], 1, 2);
+        receive(&mut world, 1);
+        send(&mut world, 1);
+        begin(&mut world);
+        world.run(Time::from_millis(20));
+        finish(&mut world);
+        world.run(Time::from_millis(100));
+        assert_eq!(world.nodes[D].ready[&X], (3, Some(PREFILLED)));
+        assert!(world.log.contains("notifications: 8"), "two chunks, four pairs: {}", world.log);
+        world.assert_drained();
+    }
+}
+
+#[test]
 fn push_registered_after_the_prompt_is_computed() {
     let mut world = world();
     send(&mut world, 1);
-    world.input(P, Input::Progress { transfer: X, blocks: blocks(0..2) });
+    begin(&mut world);
     finish(&mut world);
     world.run(Time::from_millis(20));
     receive(&mut world, 1);
     world.run(Time::from_millis(100));
     world.assert_drained();
-    assert_eq!(world.nodes[D].ready[&X], (3, Some(FIRST_TOKEN)));
+    assert_eq!(world.nodes[D].ready[&X], (3, Some(PREFILLED)));
 }
 
 #[test]
@@ -120,14 +185,14 @@ fn an_aborted_push_quarantines_until_the_writer_has_answered() {
     receive(&mut world, 1);
     send(&mut world, 1);
     world.run(Time::from_millis(20));
-    world.input(P, Input::Progress { transfer: X, blocks: blocks(0..2) });
+    begin(&mut world);
     world.input(D, Input::Cancel { transfer: X });
     world.run(Time::from_millis(9000));
     world.assert_drained();
     let tail: String =
         world.log.lines().skip_while(|line| !line.contains("posts")).map(|l| format!("{l}\n")).collect();
     expect![[r#"
-        20.000  P posts Write of [(b0, b10), (b1, b11)]
+        20.000  P posts Write of [(u0, u10), (u1, u11)], ranks 0 and 0
         20.000  D hears Failed { transfer: xa, why: Cancelled, quarantined: true }
         20.000  D says Abort { transfer: xa }
         22.390  P hears Released { transfer: xa, why: PeerAborted }
@@ -160,7 +225,9 @@ fn other_tokens_get_nothing() {
             receive(&mut world, 500);
         } else {
             offer(&mut world, 1);
-            fetch(&mut world, 500, 0);
+            begin(&mut world);
+            finish(&mut world);
+            fetch(&mut world, 500, 0, false);
         }
         world.run(Time::from_millis(9000));
         assert_eq!(world.nodes[D].endings[&X], Ending::Declined);
@@ -172,11 +239,13 @@ fn other_tokens_get_nothing() {
 fn an_offer_nobody_fetches_ends_with_its_lease() {
     let mut world = world();
     offer(&mut world, 1);
+    begin(&mut world);
+    finish(&mut world);
     world.run(Time::from_millis(2999));
     assert!(world.nodes[P].endings.is_empty());
     world.run(Time::from_millis(3001));
     assert_eq!(world.nodes[P].endings[&X], Ending::Expired);
-    fetch(&mut world, 1, 0);
+    fetch(&mut world, 1, 0, false);
     world.run(Time::from_millis(9000));
     assert_eq!(world.nodes[D].endings[&X], Ending::Declined);
     world.assert_drained();
@@ -186,13 +255,15 @@ fn an_offer_nobody_fetches_ends_with_its_lease() {
 fn heartbeats_keep_an_offer_until_it_is_fetched() {
     let mut world = world();
     offer(&mut world, 1);
+    begin(&mut world);
+    finish(&mut world);
     let peer = world.address(P);
     world.input(D, Input::Expect { transfer: X, peer });
     world.run(Time::from_millis(20_000));
     assert!(world.nodes[P].endings.is_empty(), "still wanted");
-    fetch(&mut world, 1, 0);
+    fetch(&mut world, 1, 0, false);
     world.run(Time::from_millis(30_000));
-    assert_eq!(world.nodes[D].ready[&X], (3, Some(FIRST_TOKEN)));
+    assert_eq!(world.nodes[D].ready[&X], (3, Some(PREFILLED)));
     world.assert_drained();
 }
 
@@ -200,15 +271,15 @@ fn heartbeats_keep_an_offer_until_it_is_fetched() {
 fn a_restarted_source_is_another_engine() {
     let mut world = world();
     offer(&mut world, 1);
+    begin(&mut world);
+    finish(&mut world);
     let old = world.address(P);
     world.crash(P);
     world.start(P);
     world.nodes[P].endings.clear();
-    world.hold(D, X, &blocks(10..13), false, vec![0; 3]);
-    world.input(
-        D,
-        Input::Fetch { transfer: X, peer: old, chain: chain(1, 3), first_block: 0, blocks: blocks(10..13) },
-    );
+    world.hold(D, X, &units(10..13), false, Vec::new());
+    let (chain, units) = (chain(1, 3), units(10..13));
+    world.input(D, Input::Fetch { transfer: X, peer: old, chain, first_unit: 0, units, early: false });
     world.run(Time::from_millis(9000));
     assert_eq!(world.nodes[D].endings[&X], Ending::PeerLost);
     world.assert_drained();
@@ -220,7 +291,7 @@ fn a_source_that_dies_in_mid_push_frees_the_destination() {
     receive(&mut world, 1);
     send(&mut world, 1);
     world.run(Time::from_millis(20));
-    world.input(P, Input::Progress { transfer: X, blocks: blocks(0..2) });
+    begin(&mut world);
     world.crash(P);
     world.run(Time::from_millis(9000));
     assert_eq!(world.nodes[D].endings[&X], Ending::PeerLost);

@@ -1,20 +1,27 @@
-//! Engines that are only endpoints: a network with delays, memories of one number a block, and a virtual clock.
+//! Engines that are only endpoints: a network with delays, memories of a few numbers a unit, and a virtual clock.
 //!
-//! The world holds the endpoints to their promises while it runs them: a block that was let go of is filled with rubbish at once,
-//! and a byte that lands in such a block is a failure.
+//! The world holds the endpoints to their promises while it runs them: a unit that was let go of is filled with rubbish at once,
+//! and a byte that lands in such a unit is a failure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use baton_proto::{
-    Compat, Config, ConnId, Direction, Ending, Endpoint, Event, Input, Output, PeerAddress, PostId, codec,
+    Compat, Config, ConnId, Direction, Ending, Endpoint, Event, Input, Output, PeerAddress, PostId,
+    Prefilled, RankPair, codec,
 };
 use baton_types::{
-    BlockChain, BlockHash, BlockId, CacheSalt, EngineId, EngineName, Time, TokenId, TransferId,
+    BlockChain, BlockHash, CacheSalt, EngineId, EngineName, KvDtype, PoolShape, Time, TokenId, TransferId,
+    UnitId,
 };
 
-pub const FIRST_TOKEN: TokenId = TokenId(42);
-const RUBBISH: u64 = u64::MAX;
+pub const PREFILLED: Prefilled = Prefilled { first_token: TokenId(42), cached_tokens: 3 };
+/// KV heads of the model, split over the ranks of each engine.
+const HEADS: usize = 4;
+const RUBBISH: Heads = [u64::MAX; HEADS];
+
+/// What a unit holds: a number a head.
+pub type Heads = [u64; HEADS];
 
 pub struct World {
     pub now: Time,
@@ -33,15 +40,16 @@ pub struct Node {
     pub name: &'static str,
     pub endpoint: Option<Endpoint>,
     pub incarnation: u64,
-    pub memory: Vec<u64>,
-    /// Blocks that a peer, or a post, may touch at the moment, by transfer.
-    open: BTreeMap<TransferId, Vec<BlockId>>,
+    ranks: u32,
+    pub memory: Vec<Heads>,
+    /// Units that a peer, or a post, may touch at the moment, by transfer.
+    open: BTreeMap<TransferId, Vec<UnitId>>,
     /// Transfers for which the engine was told an ending, and whether Released is still owed.
     pub endings: BTreeMap<TransferId, Ending>,
     owed: BTreeSet<TransferId>,
-    pub ready: BTreeMap<TransferId, (usize, Option<TokenId>)>,
+    pub ready: BTreeMap<TransferId, (usize, Option<Prefilled>)>,
     source: BTreeSet<TransferId>,
-    wanted: BTreeMap<TransferId, Vec<u64>>,
+    wanted: BTreeMap<TransferId, Vec<Heads>>,
 }
 
 enum Happening {
@@ -53,13 +61,15 @@ enum Happening {
         post: PostId,
         peer: EngineId,
         direction: Direction,
-        pairs: Vec<(BlockId, BlockId)>,
+        ranks: RankPair,
+        pairs: Vec<(UnitId, UnitId)>,
         notify: Option<Vec<u8>>,
     },
 }
 
 impl World {
-    pub fn new(names: &[&'static str], seed: u64, max_delay_ms: u64) -> Self {
+    /// Engines with names and numbers of ranks.
+    pub fn new(engines: &[(&'static str, u32)], seed: u64, max_delay_ms: u64) -> Self {
         let mut world = Self {
             now: Time::ZERO,
             nodes: Vec::new(),
@@ -71,9 +81,10 @@ impl World {
             max_delay_ms,
             log: String::new(),
         };
-        for name in names {
+        for &(name, ranks) in engines {
             let node = Node {
                 name,
+                ranks,
                 endpoint: None,
                 incarnation: 0,
                 memory: Vec::new(),
@@ -101,7 +112,9 @@ impl World {
     /// (Re)starts a node with an empty memory and a new incarnation.
     pub fn start(&mut self, node: usize) {
         self.nodes[node].incarnation += 1;
-        let mut config = Config::new(self.id(node), Compat([7; 16]), vec![node as u8], 64);
+        let ranks = self.nodes[node].ranks;
+        let shape = PoolShape { units: 64, block_units: 1, ranks, dtype: KvDtype::F32 };
+        let mut config = Config::new(self.id(node), Compat([7; 16]), vec![node as u8], shape);
         config.lease = Duration::from_millis(3000);
         config.heartbeat = Duration::from_millis(500);
         config.retry = Duration::from_millis(200);
@@ -109,7 +122,7 @@ impl World {
         config.peer_grace = Duration::from_millis(800);
         let state = &mut self.nodes[node];
         state.endpoint = Some(Endpoint::new(config));
-        state.memory = vec![0; 64];
+        state.memory = vec![[0; HEADS]; 64];
         state.open.clear();
         state.owed.clear();
     }
@@ -139,29 +152,24 @@ impl World {
         PeerAddress { engine: self.id(node), host: self.nodes[node].name.into(), port: 1 }
     }
 
-    /// Fills the source's blocks with numbers that belong to this transfer.
-    pub fn compute(&mut self, node: usize, transfer: TransferId, blocks: &[BlockId]) -> Vec<u64> {
-        blocks
-            .iter()
-            .enumerate()
-            .map(|(i, block)| {
-                let content = transfer.0 as u64 * 1000 + i as u64;
-                self.nodes[node].memory[block.index()] = content;
-                content
-            })
-            .collect()
+    /// The source computes the next units of its chain, from its `first` on, and says so.
+    pub fn progress(&mut self, node: usize, transfer: TransferId, first: usize, units: Vec<UnitId>) {
+        for (i, unit) in units.iter().enumerate() {
+            self.nodes[node].memory[unit.index()] = content(transfer, first + i);
+        }
+        self.input(node, Input::Progress { transfer, units });
     }
 
     pub fn hold(
         &mut self,
         node: usize,
         transfer: TransferId,
-        blocks: &[BlockId],
+        units: &[UnitId],
         source: bool,
-        wanted: Vec<u64>,
+        wanted: Vec<Heads>,
     ) {
         let state = &mut self.nodes[node];
-        state.open.insert(transfer, blocks.to_vec());
+        state.open.insert(transfer, units.to_vec());
         state.owed.insert(transfer);
         if source {
             state.source.insert(transfer);
@@ -204,14 +212,16 @@ impl World {
                     self.send_after(peer, Input::Closed { conn: peer_conn });
                 }
             }
-            Output::AddPath { .. } => {}
+            Output::AddPath { .. } | Output::Permit { .. } | Output::Forbid { .. } => {}
             Output::RemovePath { engine } => self.send_after(node, Input::PathLost { engine }),
-            Output::Post { post, engine, direction, pairs, notify } => {
-                self.note(node, &format!("posts {direction:?} of {pairs:?}"));
+            Output::Post { post, engine, direction, ranks, pairs, notify } => {
+                let RankPair { ours, theirs } = ranks;
+                self.note(node, &format!("posts {direction:?} of {pairs:?}, ranks {ours} and {theirs}"));
                 let at = self.later();
                 let incarnation = self.nodes[node].incarnation;
+                let peer = engine;
                 let happening =
-                    Happening::Move { node, incarnation, post, peer: engine, direction, pairs, notify };
+                    Happening::Move { node, incarnation, post, peer, direction, ranks, pairs, notify };
                 self.next += 1;
                 self.queue.insert((at, self.next), happening);
             }
@@ -241,18 +251,18 @@ impl World {
         self.note(node, &format!("hears {event:?}"));
         let state = &mut self.nodes[node];
         match event {
-            Event::Ready { transfer, covered, first_token } => {
+            Event::Ready { transfer, covered, prefilled } => {
                 assert!(state.owed.remove(&transfer), "I4: {transfer:?} ends twice at {}", state.name);
-                let blocks = state.open.remove(&transfer).unwrap();
-                let held: Vec<u64> = blocks.iter().map(|block| state.memory[block.index()]).collect();
-                let missing = state.wanted[&transfer].len() - blocks.len();
+                let units = state.open.remove(&transfer).unwrap();
+                let held: Vec<Heads> = units.iter().map(|unit| state.memory[unit.index()]).collect();
+                let missing = state.wanted[&transfer].len() - units.len();
                 let covered_here = covered - missing;
                 assert_eq!(
                     held[..covered_here],
                     state.wanted[&transfer][missing..covered],
                     "wrong bytes for {transfer:?}"
                 );
-                state.ready.insert(transfer, (covered, first_token));
+                state.ready.insert(transfer, (covered, prefilled));
                 state.endings.insert(transfer, Ending::Done);
             }
             Event::Failed { transfer, why, quarantined } => {
@@ -283,8 +293,8 @@ impl World {
     fn let_go(&mut self, node: usize, transfer: TransferId) {
         let state = &mut self.nodes[node];
         assert!(state.owed.remove(&transfer), "I4: {transfer:?} is released twice at {}", state.name);
-        for block in state.open.remove(&transfer).unwrap_or_default() {
-            state.memory[block.index()] = RUBBISH;
+        for unit in state.open.remove(&transfer).unwrap_or_default() {
+            state.memory[unit.index()] = RUBBISH;
         }
     }
 
@@ -342,17 +352,22 @@ impl World {
                     self.input(node, input);
                 }
             }
-            Happening::Move { node, incarnation, post, peer, direction, pairs, notify } => {
+            Happening::Move { node, incarnation, post, peer, direction, ranks, pairs, notify } => {
                 if self.nodes[node].incarnation != incarnation || self.nodes[node].endpoint.is_none() {
                     return;
                 }
                 let other = self.nodes.iter().position(|n| n.name == peer.name.as_str()).unwrap();
                 let ok = self.id(other) == peer && self.nodes[other].endpoint.is_some();
                 if ok {
+                    let heads: Vec<usize> = self
+                        .heads(node, ranks.ours)
+                        .filter(|head| self.heads(other, ranks.theirs).contains(head))
+                        .collect();
+                    assert!(!heads.is_empty(), "the ranks {ranks:?} share heads");
                     for (ours, theirs) in pairs {
                         match direction {
-                            Direction::Read => self.copy(other, theirs, node, ours),
-                            Direction::Write => self.copy(node, ours, other, theirs),
+                            Direction::Read => self.copy(other, theirs, node, ours, &heads),
+                            Direction::Write => self.copy(node, ours, other, theirs, &heads),
                         }
                     }
                     if let Some(bytes) = notify {
@@ -365,10 +380,17 @@ impl World {
         }
     }
 
-    fn copy(&mut self, from: usize, from_block: BlockId, to: usize, to_block: BlockId) {
-        let open = self.nodes[to].open.values().any(|blocks| blocks.contains(&to_block));
-        assert!(open, "I3: a byte lands in {to_block:?} of {}, which was let go of", self.nodes[to].name);
-        self.nodes[to].memory[to_block.index()] = self.nodes[from].memory[from_block.index()];
+    fn heads(&self, node: usize, rank: u32) -> std::ops::Range<usize> {
+        let each = HEADS / self.nodes[node].ranks as usize;
+        rank as usize * each..(rank as usize + 1) * each
+    }
+
+    fn copy(&mut self, from: usize, source: UnitId, to: usize, target: UnitId, heads: &[usize]) {
+        let open = self.nodes[to].open.values().any(|units| units.contains(&target));
+        assert!(open, "I3: a byte lands in {target:?} of {}, which was let go of", self.nodes[to].name);
+        for &head in heads {
+            self.nodes[to].memory[target.index()][head] = self.nodes[from].memory[source.index()][head];
+        }
     }
 
     fn note(&mut self, node: usize, what: &str) {
@@ -388,12 +410,17 @@ impl World {
     }
 }
 
+/// What the unit at `place` in a transfer's chain holds.
+pub fn content(transfer: TransferId, place: usize) -> Heads {
+    std::array::from_fn(|head| transfer.0 as u64 * 1000 + place as u64 * 10 + head as u64)
+}
+
 /// The chain of a prompt that only this number determines.
-pub fn chain(prompt: u32, blocks: usize) -> Vec<BlockHash> {
-    let tokens: Vec<TokenId> = (0..blocks as u32 * 4).map(|i| TokenId(prompt + i)).collect();
+pub fn chain(prompt: u32, units: usize) -> Vec<BlockHash> {
+    let tokens: Vec<TokenId> = (0..units as u32 * 4).map(|i| TokenId(prompt + i)).collect();
     BlockChain::new(&CacheSalt::default(), 4, &tokens).hashes().to_vec()
 }
 
-pub fn blocks(range: std::ops::Range<u32>) -> Vec<BlockId> {
-    range.map(BlockId).collect()
+pub fn units(range: std::ops::Range<u32>) -> Vec<UnitId> {
+    range.map(UnitId).collect()
 }
