@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use baton_engine::OnLostKv;
 use baton_model::{CpuPrecision, EmulatedModel};
+use baton_transport::TcpConfig;
 use baton_types::{EngineName, EngineRole};
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +42,7 @@ pub struct ServerConfig {
     /// Threads that compute; by default, one for each core.
     pub threads: Option<u32>,
     pub transport: TransportKind,
+    pub tcp: TcpChoice,
     pub prefix_cache: bool,
     pub on_lost_kv: LostKv,
     /// How long a peer's right to blocks lasts without a sign of life, and how often one is given. At least
@@ -76,6 +78,28 @@ pub enum TransportKind {
     /// Engines on one machine.
     #[default]
     Shm,
+    /// Engines on any machines.
+    Tcp,
+}
+
+/// How the transport `tcp` works. It listens on the side channel's host, and peers dial the side channel's
+/// advertised host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TcpChoice {
+    /// 0 lets the system choose.
+    pub port: u16,
+    /// Connections to each peer: 1 to 16.
+    pub lanes: u8,
+    /// Whether what moves carries a CRC32C.
+    pub crc: bool,
+}
+
+impl Default for TcpChoice {
+    fn default() -> Self {
+        let TcpConfig { port, lanes, crc, .. } = TcpConfig::default();
+        Self { port, lanes, crc }
+    }
 }
 
 impl TransportKind {
@@ -83,6 +107,7 @@ impl TransportKind {
         match self {
             Self::Memory => "memory",
             Self::Shm => "shm",
+            Self::Tcp => "tcp",
         }
     }
 }
@@ -178,6 +203,7 @@ impl Default for ServerConfig {
             step_tokens: 512,
             threads: None,
             transport: TransportKind::default(),
+            tcp: TcpChoice::default(),
             prefix_cache: true,
             on_lost_kv: LostKv::Recompute,
             lease_ms: 30_000,

@@ -32,7 +32,7 @@ mod utf8;
 pub use byte_tokenizer::ByteTokenizer;
 pub use config::{
     CheckpointChoice, EmulatedChoice, LostKv, ModelChoice, Precision, ServerConfig, SideChannelConfig,
-    TransportKind,
+    TcpChoice, TransportKind,
 };
 pub use error::ServerError;
 pub use server::{Server, serve};

@@ -186,7 +186,7 @@ async fn start(
     let loaded = tokio::task::spawn_blocking(move || model_loading::load(&loading)).await;
     let loaded = loaded.map_err(|error| ServerError::Model(format!("loading failed: {error}")))??;
 
-    let transport = transfer_link::open(config.transport, engine.clone(), loaded.region.clone())?;
+    let transport = transfer_link::open(config, engine.clone(), loaded.region.clone(), None)?;
     let core_config = core_config(config, &engine, &loaded, transport.metadata());
     core_config.validate().map_err(|error| ServerError::Config(error.to_string()))?;
     let max_len = core_config.max_len();

@@ -1,16 +1,17 @@
 //! What the protocol says to the transport, and what the transport says back.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::{Arc, LazyLock};
 
 use baton_proto::{Input, Output};
 use baton_transport::{
-    BlockPool, BlockPost, Direction, Event, MemoryHub, MemoryTransport, PostId, ShmTransport, TransferHandle,
-    TransferThread, Transport, TransportError, TransportLimits,
+    BlockPool, BlockPost, Direction, Event, MemoryHub, MemoryTransport, PeerTls, PostId, ShmTransport,
+    TcpConfig, TcpTransport, TransferHandle, TransferThread, Transport, TransportError, TransportLimits,
 };
 use baton_types::{EngineId, HeapRegion, MemoryRegion};
 
-use crate::config::TransportKind;
+use crate::config::{ServerConfig, TransportKind};
 use crate::inbox::Inbox;
 
 /// Engines in one process that hand KV to one another over `memory` meet here.
@@ -23,28 +24,42 @@ static HUB: LazyLock<Arc<MemoryHub>> = LazyLock::new(MemoryHub::new);
 pub(crate) fn region(kind: TransportKind, bytes: usize) -> Result<Arc<dyn MemoryRegion>, TransportError> {
     Ok(match kind {
         TransportKind::Memory => Arc::new(HeapRegion::new(bytes)),
-        TransportKind::Shm => Arc::new(
+        // Its pages are there before the first step, whoever maps it.
+        TransportKind::Shm | TransportKind::Tcp => Arc::new(
             baton_transport::ShmRegion::populated(bytes)
                 .map_err(|error| TransportError::Io(error.to_string()))?,
         ),
     })
 }
 
-/// A transport of that kind, with `region` registered.
+/// The configured transport, with `region` registered; `tls` is for those that use a network.
 ///
 /// # Errors
 /// If the transport cannot be had on this machine, or not over this region.
 pub(crate) fn open(
-    kind: TransportKind,
+    config: &ServerConfig,
     engine: EngineId,
     region: Arc<dyn MemoryRegion>,
+    tls: Option<PeerTls>,
 ) -> Result<Box<dyn Transport>, TransportError> {
     let limits = TransportLimits::default();
-    let mut transport: Box<dyn Transport> = match kind {
+    let io = |error: io::Error| TransportError::Io(error.to_string());
+    let mut transport: Box<dyn Transport> = match config.transport {
         TransportKind::Memory => Box::new(MemoryTransport::new(engine, HUB.clone(), limits)),
-        TransportKind::Shm => Box::new(
-            ShmTransport::new(engine, limits).map_err(|error| TransportError::Io(error.to_string()))?,
-        ),
+        TransportKind::Shm => Box::new(ShmTransport::new(engine, limits).map_err(io)?),
+        TransportKind::Tcp => {
+            let (side, tcp) = (&config.side_channel, &config.tcp);
+            let config = TcpConfig {
+                host: side.host.clone(),
+                port: tcp.port,
+                advertised_host: side.advertised_host.clone(),
+                lanes: tcp.lanes,
+                crc: tcp.crc,
+                tls,
+                ..TcpConfig::default()
+            };
+            Box::new(TcpTransport::new(engine, limits, config).map_err(io)?)
+        }
     };
     transport.register(region)?;
     Ok(transport)

@@ -3,7 +3,7 @@
 
 use std::ptr::{NonNull, copy_nonoverlapping};
 
-use crate::transport::Direction;
+use crate::transport::{Descriptor, Direction};
 
 /// Bytes that are neighbours on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +15,11 @@ pub(crate) struct Run {
 }
 
 impl Run {
+    /// Which of the peer's bytes it touches.
+    pub fn remote_range(&self) -> Descriptor {
+        Descriptor { offset: self.remote, len: self.len as u32 }
+    }
+
     /// Copies the run between the two regions that begin at `local` and `remote`.
     ///
     /// # Safety

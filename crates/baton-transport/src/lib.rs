@@ -1,17 +1,24 @@
-//! Bytes between registered memories: within a process ([`memory`]), between processes of a host ([`shm`]).
+//! Bytes between registered memories: within a process ([`memory`]), between processes of a host ([`shm`]), between
+//! any two hosts ([`tcp`]).
 //!
 //! A [`Transport`] is owned by one thread; [`TransferThread`] is that thread for whoever moves KV blocks.
 
 mod copy;
 mod lists;
 pub mod memory;
+pub mod peer_tls;
+pub mod permits;
 mod posts;
 pub mod shm;
+pub mod tcp;
 pub mod transfer_thread;
 pub mod transport;
 
 pub use memory::{MemoryHub, MemoryTransport};
+pub use peer_tls::{PeerTls, PeerTlsError, PeerTlsFiles};
+pub use permits::{Access, PermitId, Permits};
 pub use shm::{ShmRegion, ShmTransport};
+pub use tcp::{TcpConfig, TcpTransport};
 pub use transfer_thread::{BlockPool, BlockPost, TransferHandle, TransferThread};
 pub use transport::{
     Descriptor, Direction, Event, ListId, MAX_NOTIFICATION, MAX_PAIRS, Post, PostId, Transport,

@@ -9,8 +9,11 @@ use std::time::{Duration, Instant};
 use baton_types::{EngineId, MemoryRegion};
 
 use crate::lists::{ListIds, Lists};
+use crate::permits::{Access, Permits};
 use crate::posts::{PostQueue, Sent};
-use crate::transport::{Descriptor, Event, ListId, Post, Transport, TransportError, TransportLimits, Waker};
+use crate::transport::{
+    Descriptor, Direction, Event, ListId, Post, Transport, TransportError, TransportLimits, Waker,
+};
 
 /// Where the agents of a process find each other.
 #[derive(Debug, Default)]
@@ -37,6 +40,7 @@ impl MemoryHub {
         &self,
         id: EngineId,
         region: Arc<dyn MemoryRegion>,
+        permits: Permits,
         bell: Arc<Bell>,
     ) -> Result<Arc<Seat>, TransportError> {
         let mut seats = locked(&self.seats);
@@ -50,7 +54,7 @@ impl MemoryHub {
         }
         let key = self.number();
         let (guests, mail, gone) = Default::default();
-        let seat = Arc::new(Seat { key, id, region, guests, mail, gone, bell });
+        let seat = Arc::new(Seat { key, id, region, permits, guests, mail, gone, bell });
         seats.insert(key, seat.clone());
         Ok(seat)
     }
@@ -62,6 +66,7 @@ struct Seat {
     key: u64,
     id: EngineId,
     region: Arc<dyn MemoryRegion>,
+    permits: Permits,
     /// Who may touch the region, and since which admission. A peer copies a slice under the read lock:
     /// whoever holds the write lock and takes a guest off knows that nothing of the guest is in flight any
     /// more. That is this transport's fence.
@@ -124,6 +129,7 @@ pub struct MemoryTransport {
     id: EngineId,
     hub: Arc<MemoryHub>,
     limits: TransportLimits,
+    permits: Permits,
     bell: Arc<Bell>,
     seat: Option<Arc<Seat>>,
     lists: Lists,
@@ -136,8 +142,8 @@ const MAGIC: [u8; 6] = *b"baton\x01";
 impl MemoryTransport {
     pub fn new(id: EngineId, hub: Arc<MemoryHub>, limits: TransportLimits) -> Self {
         let lists = Lists::new(0, &limits);
-        let (bell, peers) = (Arc::default(), BTreeMap::new());
-        Self { id, hub, limits, bell, seat: None, lists, list_ids: ListIds::default(), peers }
+        let (permits, bell, peers) = (Permits::new(&limits), Arc::default(), BTreeMap::new());
+        Self { id, hub, limits, permits, bell, seat: None, lists, list_ids: ListIds::default(), peers }
     }
 
     fn find(&self, peer: &EngineId, metadata: &[u8]) -> Result<Arc<Seat>, TransportError> {
@@ -179,9 +185,21 @@ impl Peer {
             return;
         }
         let (local, remote) = (own.base(), self.seat.region.base());
-        // SAFETY: prepared lists lie inside the two regions; both are kept by an `Arc` and do not overlap
-        // (`sit_down`); the peer admits us for as long as `guests` is locked.
-        self.posts.copy_slice(|run| unsafe { run.copy(local, remote) });
+        let permits = self.seat.permits.hold();
+        self.posts.copy_slice(|run| {
+            let access = match run.direction {
+                Direction::Read => Access::Read,
+                Direction::Write => Access::Write,
+            };
+            let is_permitted = permits.cover(us, access, [run.remote_range()]);
+            if is_permitted {
+                // SAFETY: prepared lists lie inside the two regions; both are kept by an `Arc` and do not overlap
+                // (`sit_down`); the peer admits us for as long as `guests` is locked, and permits this for as long
+                // as `permits` are held.
+                unsafe { run.copy(local, remote) };
+            }
+            is_permitted
+        });
     }
 
     fn send_notifications(&mut self, us: &EngineId, events: &mut Vec<Event>) {
@@ -217,7 +235,8 @@ impl Transport for MemoryTransport {
             return Err(TransportError::BadRegion("there is one already"));
         }
         self.lists = Lists::new(region.len() as u64, &self.limits);
-        self.seat = Some(self.hub.sit_down(self.id.clone(), region, self.bell.clone())?);
+        self.seat =
+            Some(self.hub.sit_down(self.id.clone(), region, self.permits.clone(), self.bell.clone())?);
         Ok(())
     }
 
@@ -317,6 +336,10 @@ impl Transport for MemoryTransport {
     fn waker(&self) -> Waker {
         let bell = self.bell.clone();
         Waker::new(move || bell.ring())
+    }
+
+    fn permits(&self) -> &Permits {
+        &self.permits
     }
 }
 

@@ -1,4 +1,5 @@
-//! The posts to one peer that are in flight, for transports whose initiator copies the bytes itself.
+//! The posts to one peer that are in flight: how each is taken apart, and their queue for transports whose
+//! initiator copies the bytes itself.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,22 +14,22 @@ use crate::transport::{
 /// 0.1 ms.
 pub(crate) const SLICE_BYTES: usize = 512 << 10;
 
-/// A post of which bytes are still to be copied.
+/// A post of which bytes are still to be moved.
 #[derive(Debug)]
-struct Copying {
+pub(crate) struct Moving {
     id: PostId,
-    direction: Direction,
+    pub direction: Direction,
     local: Arc<[Descriptor]>,
     remote: Arc<[Descriptor]>,
     pairs: Vec<(u32, u32)>,
-    notify: Option<Vec<u8>>,
-    /// The first pair that is not wholly copied, and how many bytes of it are.
+    pub notify: Option<Vec<u8>>,
+    /// The first pair that is not wholly moved, and how many bytes of it are.
     next_pair: usize,
-    copied_bytes: u32,
+    moved_bytes: u32,
 }
 
-impl Copying {
-    fn new(post: Post, local: &Lists, remote: &Lists) -> Result<Self, TransportError> {
+impl Moving {
+    pub fn new(post: Post, local: &Lists, remote: &Lists) -> Result<Self, TransportError> {
         if post.pairs.len() > MAX_PAIRS {
             return Err(TransportError::Limit("pairs of a post"));
         }
@@ -50,27 +51,27 @@ impl Copying {
             pairs: post.pairs,
             notify: post.notify,
             next_pair: 0,
-            copied_bytes: 0,
+            moved_bytes: 0,
         })
     }
 
-    fn is_finished(&self) -> bool {
+    pub fn is_finished(&self) -> bool {
         self.next_pair == self.pairs.len()
     }
 
-    /// The next bytes to copy, at most `max_bytes` (not 0): neighbouring pairs become one run. None when
+    /// The next bytes to move, at most `max_bytes` (not 0): neighbouring pairs become one run. None when
     /// nothing is left.
-    fn next_run(&mut self, max_bytes: usize) -> Option<Run> {
+    pub fn next_run(&mut self, max_bytes: usize) -> Option<Run> {
         let mut run: Option<Run> = None;
         while let Some(&(l, r)) = self.pairs.get(self.next_pair) {
             let (l, r) = (self.local[l as usize], self.remote[r as usize]);
-            let left_bytes = (l.len - self.copied_bytes) as usize;
+            let left_bytes = (l.len - self.moved_bytes) as usize;
             if left_bytes == 0 {
-                (self.next_pair, self.copied_bytes) = (self.next_pair + 1, 0);
+                (self.next_pair, self.moved_bytes) = (self.next_pair + 1, 0);
                 continue;
             }
             let (local, remote) =
-                (l.offset + u64::from(self.copied_bytes), r.offset + u64::from(self.copied_bytes));
+                (l.offset + u64::from(self.moved_bytes), r.offset + u64::from(self.moved_bytes));
             let run = run.get_or_insert(Run { direction: self.direction, local, remote, len: 0 });
             let grown = run.len as u64;
             if run.len == max_bytes || run.local + grown != local || run.remote + grown != remote {
@@ -78,7 +79,7 @@ impl Copying {
             }
             let taken = left_bytes.min(max_bytes - run.len);
             run.len += taken;
-            self.copied_bytes += taken as u32;
+            self.moved_bytes += taken as u32;
         }
         run
     }
@@ -104,20 +105,22 @@ pub(crate) enum Sent {
 #[derive(Debug)]
 pub(crate) struct PostQueue {
     max_posts: usize,
-    copying: VecDeque<Copying>,
+    copying: VecDeque<Moving>,
     copied: VecDeque<Copied>,
+    /// Those that touch what the peer does not permit.
+    refused: Vec<PostId>,
 }
 
 impl PostQueue {
     pub fn new(max_posts: usize) -> Self {
-        Self { max_posts, copying: VecDeque::new(), copied: VecDeque::new() }
+        Self { max_posts, copying: VecDeque::new(), copied: VecDeque::new(), refused: Vec::new() }
     }
 
     pub fn push(&mut self, post: Post, local: &Lists, remote: &Lists) -> Result<(), TransportError> {
-        if self.copying.len() + self.copied.len() >= self.max_posts {
+        if self.copying.len() + self.copied.len() + self.refused.len() >= self.max_posts {
             return Err(TransportError::Limit("posts in flight to a peer"));
         }
-        self.copying.push_back(Copying::new(post, local, remote)?);
+        self.copying.push_back(Moving::new(post, local, remote)?);
         Ok(())
     }
 
@@ -126,19 +129,24 @@ impl PostQueue {
     }
 
     /// Copies at most [`SLICE_BYTES`]. The post in front goes to the end afterwards, so that a long one
-    /// delays a short one by a slice and not by its length.
-    pub fn copy_slice(&mut self, mut copy: impl FnMut(Run)) {
+    /// delays a short one by a slice and not by its length. `copy` says whether the peer permits the run, and
+    /// copies it if so; a post that is not permitted is over.
+    pub fn copy_slice(&mut self, mut copy: impl FnMut(Run) -> bool) {
         let mut budget = SLICE_BYTES;
         while budget > 0 {
             let Some(post) = self.copying.front_mut() else { return };
+            let mut is_permitted = true;
             while budget > 0
+                && is_permitted
                 && let Some(run) = post.next_run(budget)
             {
-                copy(run);
+                is_permitted = copy(run);
                 budget -= run.len;
             }
             let Some(post) = self.copying.pop_front() else { return };
-            if post.is_finished() {
+            if !is_permitted {
+                self.refused.push(post.id);
+            } else if post.is_finished() {
                 self.copied.push_back(Copied { id: post.id, notify: post.notify });
             } else {
                 self.copying.push_back(post);
@@ -146,8 +154,11 @@ impl PostQueue {
         }
     }
 
-    /// Sends the notifications of posts that are copied, and reports those posts as done.
+    /// Sends the notifications of posts that are copied, and reports those posts as done; those that were not
+    /// permitted as failed.
     pub fn notify(&mut self, events: &mut Vec<Event>, mut send: impl FnMut(&[u8]) -> Sent) -> Sent {
+        let refused = self.refused.drain(..);
+        events.extend(refused.map(|id| Event::Failed(id, TransportError::NotPermitted)));
         while let Some(post) = self.copied.front() {
             if let Some(bytes) = &post.notify {
                 match send(bytes) {
@@ -165,7 +176,8 @@ impl PostQueue {
     pub fn fail_all(&mut self, error: &TransportError, events: &mut Vec<Event>) {
         let copied = self.copied.drain(..).map(|post| post.id);
         let copying = self.copying.drain(..).map(|post| post.id);
-        events.extend(copied.chain(copying).map(|id| Event::Failed(id, error.clone())));
+        let all = copied.chain(copying).chain(self.refused.drain(..));
+        events.extend(all.map(|id| Event::Failed(id, error.clone())));
     }
 }
 
@@ -199,8 +211,7 @@ mod tests {
     fn neighbours_on_both_sides_become_one_run() {
         let lists = lists(10, 16);
         let mut post =
-            Copying::new(post(0, &[(0, 4), (1, 5), (2, 6), (3, 8), (5, 9), (4, 10)]), &lists, &lists)
-                .unwrap();
+            Moving::new(post(0, &[(0, 4), (1, 5), (2, 6), (3, 8), (5, 9), (4, 10)]), &lists, &lists).unwrap();
         let runs: Vec<_> =
             std::iter::from_fn(|| post.next_run(1000)).map(|r| (r.local, r.remote, r.len)).collect();
         assert_eq!(runs, [(0, 40, 30), (30, 80, 10), (50, 90, 10), (40, 100, 10)]);
@@ -210,7 +221,7 @@ mod tests {
     #[test]
     fn a_run_stops_at_the_slice_and_goes_on_there() {
         let lists = lists(10, 16);
-        let mut post = Copying::new(post(0, &[(0, 4), (1, 5)]), &lists, &lists).unwrap();
+        let mut post = Moving::new(post(0, &[(0, 4), (1, 5)]), &lists, &lists).unwrap();
         let runs: Vec<_> =
             std::iter::from_fn(|| post.next_run(7)).map(|r| (r.local, r.remote, r.len)).collect();
         assert_eq!(runs, [(0, 40, 7), (7, 47, 7), (14, 54, 6)]);
@@ -228,7 +239,7 @@ mod tests {
         let mut slices = 0;
         while queue.is_copying() {
             slices += 1;
-            queue.copy_slice(|_| {});
+            queue.copy_slice(|_| true);
             queue.notify(&mut events, |_| Sent::Yes);
             if slices == 2 {
                 assert_eq!(events, [Event::Done(PostId(2))]);

@@ -14,6 +14,11 @@
 //! swapped out) keeps the connection open and us waiting, rightly: once it runs again, its next store may hit
 //! our memory.
 //!
+//! # Permits
+//! They cannot be enforced here: a mapping is all of the region or nothing, and the peer copies by itself. Which
+//! blocks it touches is its own good behaviour, which is why only processes of the same user are let in. Where
+//! that is not enough, `tcp` is the transport, also on one host.
+//!
 //! Both agents must be in one network namespace (that is where abstract names live) and run as one user.
 
 mod door;
@@ -38,6 +43,7 @@ use self::peer::Peer;
 pub use self::region::ShmRegion;
 use self::socket::{Ready, Sockets};
 use crate::lists::{ListIds, Lists};
+use crate::permits::Permits;
 use crate::transport::{Descriptor, Event, ListId, Post, Transport, TransportError, TransportLimits, Waker};
 
 /// An agent of the transport `shm`. Its region must be a [`ShmRegion`].
@@ -48,6 +54,7 @@ pub struct ShmTransport {
     sockets: Sockets,
     alarm: Arc<OwnedFd>,
     region: Option<Arc<dyn MemoryRegion>>,
+    permits: Permits,
     lists: Lists,
     list_ids: ListIds,
     peers: BTreeMap<EngineId, Peer>,
@@ -66,6 +73,7 @@ impl ShmTransport {
             sockets,
             alarm: Arc::new(alarm),
             region: None,
+            permits: Permits::new(&TransportLimits { enforce_permits: false, ..limits.clone() }),
             lists: Lists::new(0, &limits),
             list_ids: ListIds::default(),
             peers: BTreeMap::new(),
@@ -219,6 +227,11 @@ impl Transport for ShmTransport {
             // It fails only when it has been rung 2^64 times without being heard.
             let _ = rustix::io::write(&*alarm, &1u64.to_ne_bytes());
         })
+    }
+
+    /// Never enforced: see the module's text.
+    fn permits(&self) -> &Permits {
+        &self.permits
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use baton_types::EngineId;
 
+use crate::permits::{Access, PermitId, Permits};
 use crate::transport::{
     Descriptor, Direction, Event, ListId, Post, PostId, Transport, TransportError, Waker,
 };
@@ -22,10 +23,12 @@ pub struct BlockPool {
 }
 
 impl BlockPool {
+    fn descriptor(self, block: u32) -> Descriptor {
+        Descriptor { offset: u64::from(block) * u64::from(self.block_bytes), len: self.block_bytes }
+    }
+
     fn descriptors(self) -> Vec<Descriptor> {
-        let block =
-            |i| Descriptor { offset: u64::from(i) * u64::from(self.block_bytes), len: self.block_bytes };
-        (0..self.blocks).map(block).collect()
+        (0..self.blocks).map(|block| self.descriptor(block)).collect()
     }
 }
 
@@ -56,13 +59,15 @@ const MAX_COMMANDS_AT_ONCE: usize = 64;
 const IDLE: Duration = Duration::from_secs(60);
 
 /// Gives the thread its commands. No call waits: what comes of a command is an [`Event`] in the sink. The
-/// error of a call means that the command was not taken, because too many wait or the thread has ended.
+/// error of such a call means that the command was not taken, because too many wait or the thread has ended.
 /// Dropping it stops the thread.
 #[derive(Debug)]
 pub struct TransferHandle {
     commands: SyncSender<Command>,
     waker: Waker,
     stop: Arc<AtomicBool>,
+    pool: BlockPool,
+    permits: Permits,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -82,6 +87,27 @@ impl TransferHandle {
     /// [`Event::Done`] or [`Event::Failed`], exactly once.
     pub fn post(&self, post: BlockPost) -> Result<(), TransportError> {
         self.send(Command::Post(post))
+    }
+
+    /// Lets the peer read, or write, these blocks of our pool. Unlike the other calls it has effect when it
+    /// returns, and gives no event; see [`Permits`].
+    pub fn permit(
+        &self,
+        peer: &EngineId,
+        id: PermitId,
+        access: Access,
+        blocks: &[u32],
+    ) -> Result<(), TransportError> {
+        if blocks.iter().any(|&block| block >= self.pool.blocks) {
+            return Err(TransportError::OutOfBounds);
+        }
+        self.permits.permit(peer, id, access, blocks.iter().map(|&block| self.pool.descriptor(block)))
+    }
+
+    /// Takes a permit back. When it returns, nothing of the peer's touches those blocks any more under that
+    /// permit; it waits for no longer than a slice of a copy takes.
+    pub fn forbid(&self, peer: &EngineId, id: PermitId) {
+        self.permits.forbid(peer, id);
     }
 
     /// Ends the thread: posts that are in flight or waiting fail, paths are torn down. When it returns, no
@@ -133,7 +159,7 @@ impl<F: Fn(Event) + Send + 'static> TransferThread<F> {
         let local = transport.prepare_local(&pool.descriptors())?;
         let (sender, commands) = sync_channel(MAX_COMMANDS);
         let (waker, stop) = (transport.waker(), Arc::new(AtomicBool::new(false)));
-        let block_bytes = pool.block_bytes;
+        let (block_bytes, permits) = (pool.block_bytes, transport.permits().clone());
         let state = Self {
             transport,
             sink,
@@ -147,7 +173,7 @@ impl<F: Fn(Event) + Send + 'static> TransferThread<F> {
             .name("baton-transfer".to_owned())
             .spawn(|| state.run())
             .map_err(|error: io::Error| TransportError::Io(error.to_string()))?;
-        Ok(TransferHandle { commands: sender, waker, stop, thread: Some(thread) })
+        Ok(TransferHandle { commands: sender, waker, stop, pool, permits, thread: Some(thread) })
     }
 
     fn run(mut self) {

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use baton_types::{EngineId, MemoryRegion};
 
+use crate::permits::Permits;
+
 /// A run of bytes inside a registered region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
@@ -66,11 +68,24 @@ pub struct TransportLimits {
     pub posts: usize,
     /// How long a peer may take until it has added us as well; then it is [`Event::PeerLost`].
     pub handshake: Duration,
+    /// [`Permits`] in force, of all peers together.
+    pub permits: usize,
+    /// Whether a peer's posts need [`Permits`]. Otherwise a peer may touch all of the region, and what it does
+    /// touch is between the engines' protocol and its good will.
+    pub enforce_permits: bool,
 }
 
 impl Default for TransportLimits {
     fn default() -> Self {
-        Self { peers: 64, lists: 16, descriptors: 1 << 24, posts: 1024, handshake: Duration::from_secs(10) }
+        Self {
+            peers: 64,
+            lists: 16,
+            descriptors: 1 << 24,
+            posts: 1024,
+            handshake: Duration::from_secs(10),
+            permits: 16_384,
+            enforce_permits: false,
+        }
     }
 }
 
@@ -105,6 +120,11 @@ pub enum TransportError {
     BadRegion(&'static str),
     #[error("a descriptor lies outside its region, or the lengths of a pair differ")]
     OutOfBounds,
+    /// See [`Permits`].
+    #[error("the peer does not permit it")]
+    NotPermitted,
+    #[error("bytes were damaged on the way")]
+    Damaged,
     #[error("limit reached: {0}")]
     Limit(&'static str),
     #[error("{0}")]
@@ -116,7 +136,7 @@ pub enum TransportError {
 ///
 /// A post never blocks for longer than a slice of its copy takes; progress is made in [`Transport::poll`].
 /// What a peer sends is checked: it can never make this side allocate without bound or touch memory outside
-/// its registered region.
+/// its registered region, nor, where [`Permits`] are enforced, outside of what it was permitted.
 ///
 /// Two agents reach each other's memory once *both* have added the other: until then posts wait, and a peer
 /// that does not answer within [`TransportLimits::handshake`] is lost. So nobody can touch the memory of an
@@ -164,6 +184,10 @@ pub trait Transport: Send + fmt::Debug {
 
     /// Wakes the thread that sleeps in [`Transport::wait`].
     fn waker(&self) -> Waker;
+
+    /// What peers may do with our region, if [`TransportLimits::enforce_permits`] is set. A transport whose
+    /// peers copy by themselves from a mapping (`shm`) cannot enforce it.
+    fn permits(&self) -> &Permits;
 }
 
 /// Ends a [`Transport::wait`] from another thread.

@@ -1,4 +1,4 @@
-//! The transfer thread over both transports.
+//! The transfer thread over every transport.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -6,8 +6,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use baton_transport::{
-    BlockPool, BlockPost, Direction, Event, MemoryHub, MemoryTransport, PostId, ShmRegion, ShmTransport,
-    TransferHandle, TransferThread, Transport, TransportError, TransportLimits,
+    Access, BlockPool, BlockPost, Direction, Event, MemoryHub, MemoryTransport, PermitId, PostId, ShmRegion,
+    ShmTransport, TcpConfig, TcpTransport, TransferHandle, TransferThread, Transport, TransportError,
+    TransportLimits,
 };
 use baton_types::{EngineId, EngineName, HeapRegion, MemoryRegion};
 
@@ -44,6 +45,12 @@ impl Side {
         Self::new(id, Box::new(transport), Arc::new(ShmRegion::new(POOL_BYTES).unwrap()))
     }
 
+    fn tcp(name: &str, limits: TransportLimits) -> Self {
+        let id = EngineId::new(EngineName::new(name).unwrap(), 1);
+        let transport = TcpTransport::new(id.clone(), limits, TcpConfig::default()).unwrap();
+        Self::new(id, Box::new(transport), Arc::new(HeapRegion::new(POOL_BYTES)))
+    }
+
     fn add(&self, peer: &Side) {
         self.handle.add_peer(peer.id.clone(), peer.metadata.clone(), POOL.blocks).unwrap();
     }
@@ -69,9 +76,14 @@ impl Side {
     }
 }
 
-fn pairs_of_sides() -> [(Side, Side); 2] {
+fn pairs_of_sides() -> [(Side, Side); 3] {
     let hub = MemoryHub::new();
-    [(Side::memory("a", &hub), Side::memory("b", &hub)), (Side::shm("a"), Side::shm("b"))]
+    let tcp = |name| Side::tcp(name, TransportLimits::default());
+    [
+        (Side::memory("a", &hub), Side::memory("b", &hub)),
+        (Side::shm("a"), Side::shm("b")),
+        (tcp("a"), tcp("b")),
+    ]
 }
 
 fn post(
@@ -178,6 +190,34 @@ fn nothing_is_written_after_the_loss() {
             while a.next() != Event::PeerLost(b.id.clone()) {}
         }
     }
+}
+
+/// The blocks are the caller's again when `forbid` returns, whatever the thread is doing.
+#[test]
+fn nothing_lands_after_forbid_returns() {
+    let limits = TransportLimits { enforce_permits: true, ..TransportLimits::default() };
+    let (a, b) = (Side::tcp("a", limits.clone()), Side::tcp("b", limits));
+    a.add(&b);
+    b.add(&a);
+    let all: Vec<_> = (0..64).map(|i| (i, 63 - i)).collect();
+    let blocks: Vec<u32> = (0..64).collect();
+    assert_eq!(b.handle.permit(&a.id, PermitId(0), Access::Write, &[64]), Err(TransportError::OutOfBounds));
+    let mut refused = 0;
+    for round in 1..200 {
+        b.handle.permit(&a.id, PermitId(round), Access::Write, &blocks).unwrap();
+        a.fill(0, 1);
+        a.handle.post(post(round, &b, Direction::Write, &all, None)).unwrap();
+        std::thread::sleep(Duration::from_micros(round * 20));
+        b.handle.forbid(&a.id, PermitId(round));
+        (0..64).for_each(|block| b.fill(block, 9));
+        match a.next() {
+            Event::Done(_) => {}
+            Event::Failed(_, TransportError::NotPermitted) => refused += 1,
+            other => panic!("{other:?}"),
+        }
+        assert!((0..64).all(|block| b.ends_of(block) == (9, 9)), "round {round}");
+    }
+    assert!(refused > 10, "only {refused} were in flight");
 }
 
 #[test]

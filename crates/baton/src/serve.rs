@@ -3,7 +3,9 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use baton_server::{CheckpointChoice, EmulatedChoice, ModelChoice, ServerConfig, SideChannelConfig};
+use baton_server::{
+    CheckpointChoice, EmulatedChoice, ModelChoice, ServerConfig, SideChannelConfig, TcpChoice,
+};
 
 use crate::args::{ByteSize, EngineArgs, LostKv, Precision, ServeArgs, TransportKind};
 use crate::{model, signals};
@@ -58,7 +60,9 @@ fn config(args: &ServeArgs) -> ServerConfig {
         threads: engine.threads,
         transport: match engine.transport {
             TransportKind::Shm => baton_server::TransportKind::Shm,
+            TransportKind::Tcp => baton_server::TransportKind::Tcp,
         },
+        tcp: TcpChoice { port: args.tcp_port, lanes: engine.tcp_lanes, crc: engine.tcp_crc },
         prefix_cache: !engine.no_prefix_cache,
         on_lost_kv: match engine.on_lost_kv {
             LostKv::Recompute => baton_server::LostKv::Recompute,
@@ -104,7 +108,13 @@ mod tests {
             "--heartbeat=3s",
             "--advertise-host=engine-7",
             "--emulated-profile=instant",
+            "--transport=tcp",
+            "--tcp-port=7",
+            "--tcp-lanes=3",
+            "--tcp-crc",
         ]);
+        assert_eq!(config.transport, baton_server::TransportKind::Tcp);
+        assert_eq!(config.tcp, TcpChoice { port: 7, lanes: 3, crc: true });
         assert_eq!(config.name, "decode");
         assert_eq!(config.kv_memory_bytes, Some(2 << 20));
         assert!(!config.prefix_cache);

@@ -45,7 +45,7 @@ async fn a_client_that_leaves_frees_its_blocks_at_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_prefill_server_that_dies_in_the_middle_of_a_push_costs_time_and_nothing_else() {
-    for kind in [TransportKind::Memory, TransportKind::Shm] {
+    for kind in [TransportKind::Memory, TransportKind::Shm, TransportKind::Tcp] {
         let mut prefill_config = config(kind);
         slow(&mut prefill_config);
         let prefill = TestServer::start(prefill_config).await;
@@ -86,7 +86,7 @@ async fn lost_kv_fails_the_request_where_that_was_chosen() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn either_side_may_be_taken_back_at_any_time() {
-    for kind in [TransportKind::Memory, TransportKind::Shm] {
+    for kind in [TransportKind::Memory, TransportKind::Shm, TransportKind::Tcp] {
         let (prefill, decode) = pair(slow, kind).await;
         let info = prefill.info().await;
         let prompt = prompt(7, 1_500);

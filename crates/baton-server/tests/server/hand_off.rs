@@ -61,7 +61,7 @@ const PROMPTS: [(u32, u32, u32); 5] = [(1, 100, 10), (2, 1, 3), (3, 16, 1), (4, 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pulled_kv_gives_the_answer_of_one_engine() {
-    for kind in [TransportKind::Memory, TransportKind::Shm] {
+    for kind in [TransportKind::Memory, TransportKind::Shm, TransportKind::Tcp] {
         let (prefill, decode) = pair(|_| {}, kind).await;
         for (seed, len, n) in PROMPTS {
             let prompt = prompt(seed, len);
@@ -81,7 +81,7 @@ async fn pulled_kv_gives_the_answer_of_one_engine() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pushed_kv_gives_the_answer_of_one_engine() {
-    for kind in [TransportKind::Memory, TransportKind::Shm] {
+    for kind in [TransportKind::Memory, TransportKind::Shm, TransportKind::Tcp] {
         let (prefill, decode) = pair(|c| c.step_tokens = 64, kind).await;
         for (seed, len, n) in PROMPTS {
             let prompt = prompt(seed, len);

@@ -226,7 +226,10 @@ impl Peer {
         if let Outgoing::Open { mapping, .. } = &self.outgoing {
             // SAFETY: prepared lists lie inside our region and inside the length that the mapping has; both
             // stay mapped while they are borrowed. Two mappings at different addresses do not overlap.
-            self.posts.copy_slice(|run| unsafe { run.copy(own.base(), mapping.base()) });
+            self.posts.copy_slice(|run| unsafe {
+                run.copy(own.base(), mapping.base());
+                true
+            });
         }
     }
 

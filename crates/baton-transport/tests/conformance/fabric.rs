@@ -2,8 +2,12 @@
 
 use std::sync::Arc;
 
-use baton_transport::{MemoryHub, MemoryTransport, ShmRegion, ShmTransport, Transport, TransportLimits};
+use baton_transport::{
+    MemoryHub, MemoryTransport, PeerTls, ShmRegion, ShmTransport, TcpConfig, TcpTransport, Transport,
+    TransportLimits,
+};
 use baton_types::{EngineId, HeapRegion, MemoryRegion};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
 /// Makes agents that can reach each other.
 pub trait Fabric {
@@ -33,5 +37,56 @@ impl Fabric for ShmFabric {
 
     fn transport(&self, id: EngineId, limits: TransportLimits) -> Box<dyn Transport> {
         Box::new(ShmTransport::new(id, limits).unwrap())
+    }
+}
+
+/// What is chosen about `tcp`.
+#[derive(Default)]
+pub struct TcpFabric(pub TcpConfig);
+
+impl TcpFabric {
+    /// Over IPv6, with checked bytes.
+    pub fn v6_crc() -> Self {
+        Self(TcpConfig { host: "::1".to_owned(), lanes: 3, crc: true, ..TcpConfig::default() })
+    }
+
+    /// Over one connection that is encrypted.
+    pub fn tls() -> Self {
+        Self(TcpConfig { lanes: 1, tls: Some(Authority::new().issue("127.0.0.1")), ..TcpConfig::default() })
+    }
+
+    /// The same over several, and with checked bytes.
+    pub fn tls_crc() -> Self {
+        let tls = Some(Authority::new().issue("127.0.0.1"));
+        Self(TcpConfig { lanes: 4, crc: true, tls, ..TcpConfig::default() })
+    }
+}
+
+impl Fabric for TcpFabric {
+    fn region(&self, len: usize) -> Arc<dyn MemoryRegion> {
+        Arc::new(HeapRegion::new(len))
+    }
+
+    fn transport(&self, id: EngineId, limits: TransportLimits) -> Box<dyn Transport> {
+        Box::new(TcpTransport::new(id, limits, self.0.clone()).unwrap())
+    }
+}
+
+/// Issues certificates to engines.
+pub struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    pub fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    pub fn issue(&self, host: &str) -> PeerTls {
+        let key = KeyPair::generate().unwrap();
+        let certificate =
+            CertificateParams::new([host.to_owned()]).unwrap().signed_by(&key, &self.0).unwrap();
+        let [certificate, key, authority] = [certificate.pem(), key.serialize_pem(), self.0.pem()];
+        PeerTls::from_pem(certificate.as_bytes(), key.as_bytes(), authority.as_bytes(), None).unwrap()
     }
 }

@@ -4,16 +4,31 @@ mod agent;
 mod endings;
 mod fabric;
 mod moves;
+mod permits;
 mod process;
 mod setup;
 mod strangers;
+mod tcp_strangers;
 
-use fabric::{MemoryFabric, ShmFabric};
+use fabric::{MemoryFabric, ShmFabric, TcpFabric};
 
 macro_rules! conformance {
     ($($module:ident :: $case:ident),* $(,)?) => {
         conformance!(@each memory, MemoryFabric::default(), $($module::$case),*);
         conformance!(@each shm, ShmFabric, $($module::$case),*);
+        conformance!(@each tcp, TcpFabric::default(), $($module::$case),*);
+        conformance!(@each tcp_v6_crc, TcpFabric::v6_crc(), $($module::$case),*);
+        conformance!(@each tcp_tls, TcpFabric::tls(), $($module::$case),*);
+        conformance!(@each tcp_tls_crc, TcpFabric::tls_crc(), $($module::$case),*);
+    };
+    (enforcing: $($module:ident :: $case:ident),* $(,)?) => {
+        mod enforcing {
+            use super::*;
+            conformance!(@each memory, MemoryFabric::default(), $($module::$case),*);
+            conformance!(@each tcp, TcpFabric::default(), $($module::$case),*);
+            conformance!(@each tcp_v6_crc, TcpFabric::v6_crc(), $($module::$case),*);
+            conformance!(@each tcp_tls, TcpFabric::tls(), $($module::$case),*);
+        }
     };
     (@each $transport:ident, $fabric:expr, $($module:ident :: $case:ident),*) => {
         mod $transport {
@@ -47,4 +62,12 @@ conformance! {
     endings::a_lost_peer_may_come_back,
     endings::a_restarted_engine_is_another_peer,
     endings::nothing_is_left_of_many_peers,
+}
+
+conformance! {
+    enforcing:
+    permits::what_is_not_permitted_is_refused,
+    permits::a_shared_block_stays_permitted_until_the_last,
+    permits::nothing_lands_after_a_permit_is_taken_back,
+    permits::nothing_is_read_after_a_permit_is_taken_back,
 }

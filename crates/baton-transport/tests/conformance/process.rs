@@ -1,25 +1,26 @@
-//! `shm` with a real second process: this executable again, as [`child`].
+//! `shm` and `tcp` with a real second process: this executable again, as [`child`].
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use baton_transport::{Direction, Event, ListId, Post, PostId, TransportLimits};
+use baton_transport::{Direction, Event, ListId, Post, PostId, TcpConfig, TransportLimits};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::agent::{Agent, SOON, engine, every_block, lists, pump, pump_for};
-use crate::fabric::ShmFabric;
+use crate::fabric::{Fabric, ShmFabric, TcpFabric};
 
 const BLOCK: usize = 4096;
 const BLOCKS: usize = 4096;
 /// Posts that are in flight when the other process ends.
 const POSTS: usize = 500;
 const INCARNATION: &str = "BATON_TEST_INCARNATION";
+const TRANSPORT: &str = "BATON_TEST_TRANSPORT";
 const MARK: &str = "baton: ";
 
-fn agent(name: &str, incarnation: u64) -> Agent {
-    Agent::new(&ShmFabric, engine(name, incarnation), BLOCK * BLOCKS, TransportLimits::default())
+fn agent(fabric: &dyn Fabric, name: &str, incarnation: u64) -> Agent {
+    Agent::new(fabric, engine(name, incarnation), BLOCK * BLOCKS, TransportLimits::default())
 }
 
 fn all_blocks() -> Vec<(u32, u32)> {
@@ -31,7 +32,10 @@ fn all_blocks() -> Vec<(u32, u32)> {
 #[test]
 fn child() {
     let Ok(incarnation) = std::env::var(INCARNATION) else { return };
-    let mut b = agent("b", incarnation.parse().unwrap());
+    let tcp = TcpFabric::default();
+    let fabric: &dyn Fabric =
+        if std::env::var(TRANSPORT).as_deref() == Ok("tcp") { &tcp } else { &ShmFabric };
+    let mut b = agent(fabric, "b", incarnation.parse().unwrap());
     println!("{MARK}metadata {}", to_hex(&b.transport.metadata()));
     let (sender, commands) = channel();
     std::thread::spawn(move || {
@@ -94,10 +98,12 @@ struct OtherProcess {
 }
 
 impl OtherProcess {
-    fn start(incarnation: u64) -> Self {
+    /// The other side of an agent of that transport.
+    fn start(transport: &str, incarnation: u64) -> Self {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["process::child", "--exact", "--nocapture", "--test-threads=1"])
             .env(INCARNATION, incarnation.to_string())
+            .env(TRANSPORT, transport)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -158,7 +164,7 @@ impl Drop for OtherProcess {
 
 /// An agent here and one in another process, which know each other.
 fn two_processes(incarnation: u64, a: &mut Agent) -> (OtherProcess, (ListId, ListId)) {
-    let mut other = OtherProcess::start(incarnation);
+    let mut other = OtherProcess::start(a.transport.name(), incarnation);
     other.say(&format!("add {}", to_hex(&a.transport.metadata())));
     a.transport.add_peer(&engine("b", incarnation), &other.metadata).unwrap();
     let lists = lists(a, &engine("b", incarnation), &every_block(BLOCK, BLOCKS));
@@ -183,7 +189,11 @@ fn lost() -> Event {
 
 #[test]
 fn bytes_and_notifications_cross_processes_both_ways() {
-    let mut a = agent("a", 1);
+    cross_both_ways(agent(&ShmFabric, "a", 1));
+    cross_both_ways(agent(&TcpFabric::default(), "a", 1));
+}
+
+fn cross_both_ways(mut a: Agent) {
     let (mut other, lists) = two_processes(1, &mut a);
     a.fill(|_| 1);
     a.transport.post(post(1, Direction::Write, lists, all_blocks())).unwrap();
@@ -231,7 +241,11 @@ fn nothing_comes_after_the_loss(a: &mut Agent) {
 
 #[test]
 fn a_killed_process_is_lost_within_a_second() {
-    let mut a = agent("a", 1);
+    lose_a_killed_process(agent(&ShmFabric, "a", 1));
+    lose_a_killed_process(agent(&TcpFabric::default(), "a", 1));
+}
+
+fn lose_a_killed_process(mut a: Agent) {
     let other = busy_processes(&mut a);
     other.signal(Signal::KILL);
     let begin = Instant::now();
@@ -248,8 +262,8 @@ fn a_killed_process_is_lost_within_a_second() {
 }
 
 #[test]
-fn a_stopped_process_is_not_lost_before_it_goes_on() {
-    let mut a = agent("a", 1);
+fn a_stopped_process_that_maps_our_memory_is_not_lost_before_it_goes_on() {
+    let mut a = agent(&ShmFabric, "a", 1);
     let other = busy_processes(&mut a);
     other.stop();
     a.transport.remove_peer(&engine("b", 1));
@@ -265,8 +279,8 @@ fn a_stopped_process_is_not_lost_before_it_goes_on() {
 }
 
 #[test]
-fn a_stopped_process_is_lost_when_it_is_killed() {
-    let mut a = agent("a", 1);
+fn a_stopped_process_that_maps_our_memory_is_lost_when_it_is_killed() {
+    let mut a = agent(&ShmFabric, "a", 1);
     let other = busy_processes(&mut a);
     other.stop();
     a.transport.remove_peer(&engine("b", 1));
@@ -275,4 +289,43 @@ fn a_stopped_process_is_lost_when_it_is_killed() {
     other.signal(Signal::KILL);
     pump(&mut [&mut a], |agents| agents[0].has(&lost()));
     nothing_comes_after_the_loss(&mut a);
+}
+
+/// Here it is our side that writes into our memory: there is nothing to wait for.
+#[test]
+fn a_stopped_process_that_sends_bytes_is_lost_at_once() {
+    let mut a = agent(&TcpFabric::default(), "a", 1);
+    let other = busy_processes(&mut a);
+    other.stop();
+    a.transport.remove_peer(&engine("b", 1));
+    a.transport.poll(&mut a.events);
+    nothing_comes_after_the_loss(&mut a);
+    other.signal(Signal::CONT);
+    while other.hear() != "lost" {}
+    nothing_comes_after_the_loss(&mut a);
+}
+
+#[test]
+fn a_process_that_stays_stopped_is_cut() {
+    let stall = Duration::from_millis(300);
+    let mut a = agent(&TcpFabric(TcpConfig { stall, ..TcpConfig::default() }), "a", 1);
+    let other = busy_processes(&mut a);
+    other.stop();
+    let begin = Instant::now();
+    pump(&mut [&mut a], |agents| agents[0].has(&lost()));
+    assert!(begin.elapsed() >= stall, "it was given its time");
+    nothing_comes_after_the_loss(&mut a);
+}
+
+#[test]
+fn a_process_that_has_nothing_to_answer_may_stay_silent() {
+    let stall = Duration::from_millis(100);
+    let mut a = agent(&TcpFabric(TcpConfig { stall, ..TcpConfig::default() }), "a", 1);
+    let (other, lists) = two_processes(1, &mut a);
+    a.transport.post(post(1, Direction::Write, lists, vec![(1, 1)])).unwrap();
+    pump(&mut [&mut a], |agents| agents[0].done() == [1]);
+    pump_for(&mut [&mut a], stall * 3);
+    a.transport.post(post(2, Direction::Write, lists, vec![(1, 1)])).unwrap();
+    pump(&mut [&mut a], |agents| agents[0].done() == [1, 2]);
+    assert_eq!((other.hear(), other.hear()), ("notified 01".to_owned(), "notified 02".to_owned()));
 }

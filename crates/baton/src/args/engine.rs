@@ -58,6 +58,15 @@ pub struct EngineArgs {
     /// How KV blocks travel between engines
     #[arg(long, value_enum, default_value_t = TransportKind::Shm, help_heading = "Hand-off")]
     pub transport: TransportKind,
+    /// Connections to each peer, 1 to 16, with --transport=tcp
+    #[arg(long, value_name = "N", default_value_t = 2, help_heading = "Hand-off",
+          value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub tcp_lanes: u8,
+    /// Check blocks for damage on the way by a CRC32C, with --transport=tcp
+    #[arg(long, value_name = "BOOL", help_heading = "Hand-off", action = clap::ArgAction::Set,
+          num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false",
+          hide_default_value = true, value_parser = BoolishValueParser::new())]
+    pub tcp_crc: bool,
     /// What becomes of a request whose KV does not arrive
     #[arg(long, value_enum, default_value_t = LostKv::Recompute, help_heading = "Hand-off")]
     pub on_lost_kv: LostKv,
@@ -87,6 +96,8 @@ pub enum Precision {
 pub enum TransportKind {
     /// Shared memory: engines of one machine and user
     Shm,
+    /// TCP: engines of any machines
+    Tcp,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -110,6 +121,8 @@ impl EngineArgs {
             format!("--max-waiting={}", self.max_waiting),
             format!("--emulated-profile={}", self.emulated_profile),
             format!("--transport={}", value_name(self.transport)),
+            format!("--tcp-lanes={}", self.tcp_lanes),
+            format!("--tcp-crc={}", self.tcp_crc),
             format!("--on-lost-kv={}", value_name(self.on_lost_kv)),
             format!("--lease={}", self.lease),
             format!("--heartbeat={}", self.heartbeat),
