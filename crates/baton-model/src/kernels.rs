@@ -7,7 +7,8 @@
 //! - A matrix product adds up blocks of 32 inputs. Within a block, one chain of fused operations in the order of the inputs,
 //!   over the *stored* values of the weights; then the block's scale, and where the format has one its minimum times the sum of
 //!   the block's inputs. A row's result so depends on nothing but the row.
-//! - Attention goes over tiles of 32 positions, aligned to position 0, with a running maximum.
+//! - Attention goes over tiles of 32 positions, aligned to position 0, with a running maximum. K and V are rounded to the pool's
+//!   type when they are stored, and widened exactly when they are read.
 #![allow(unsafe_code)]
 // Rows and lanes are indices into several arrays at once.
 #![allow(clippy::needless_range_loop)]
@@ -16,6 +17,7 @@ pub mod activations;
 pub mod aligned;
 pub mod arena;
 pub mod attention;
+pub mod kv_element;
 pub mod matmul;
 pub mod packed;
 pub mod pool;

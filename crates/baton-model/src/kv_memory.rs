@@ -14,11 +14,13 @@ use crate::kernels::aligned::Buffer;
 pub enum KvMemoryError {
     #[error("the KV layout has no bytes in a block")]
     EmptyLayout,
+    #[error("{kv_heads} KV heads cannot be split evenly over {ranks} ranks")]
+    Ranks { kv_heads: u32, ranks: u32 },
     #[error("a region of {region_bytes} bytes holds no block of {block_bytes}")]
     TooSmall { region_bytes: usize, block_bytes: usize },
 }
 
-/// A region and how KV lies in it: `[block][layer][k, v][kv_head][token][head_dim]`.
+/// A region and how KV lies in it: see [`KvOrder`](baton_types::KvOrder). The ranks' memories are consecutive parts of it.
 ///
 /// Cheap to clone; all clones are the same memory. There is never a Rust reference into it: bytes are reached through raw
 /// pointers into blocks that the engine says are the caller's (see [`MemoryRegion`]).
@@ -32,6 +34,10 @@ pub struct KvMemory {
 impl KvMemory {
     /// As many blocks of `layout` as fit into `region`.
     pub fn new(region: Arc<dyn MemoryRegion>, layout: KvLayout) -> Result<Self, KvMemoryError> {
+        let KvLayout { kv_heads, ranks, .. } = layout;
+        if ranks == 0 || !kv_heads.is_multiple_of(ranks) {
+            return Err(KvMemoryError::Ranks { kv_heads, ranks });
+        }
         let block_bytes = layout.block_bytes();
         if block_bytes == 0 {
             return Err(KvMemoryError::EmptyLayout);
@@ -74,33 +80,63 @@ impl KvMemory {
     /// # Panics
     /// If the block, layer or head is outside the pool.
     pub fn head_run(&self, block: BlockId, layer: usize, is_v: usize, kv_head: usize) -> NonNull<u8> {
-        assert!(block.0 < self.num_blocks, "block {block:?} is in the pool of {}", self.num_blocks);
         assert!(layer < self.layout.layers as usize && kv_head < self.layout.kv_heads as usize && is_v < 2);
-        let offset =
-            self.layout.head_run_offset(self.num_blocks as usize, block.index(), layer, is_v, kv_head);
+        assert!(block.0 < self.num_blocks, "block {block:?} is in the pool of {}", self.num_blocks);
+        let (blocks, block) = (self.num_blocks as usize, block.index());
+        let offset = self.layout.head_run_offset(blocks, block, layer, is_v, kv_head);
         // SAFETY: block, layer and head are within the pool (asserted), so the offset is inside the region.
         unsafe { self.region.base().add(offset) }
     }
 
-    /// Copies a block out: `layout().block_bytes()` bytes. For tests and checks; the caller must own the block.
+    /// [`KvMemory::head_run`] of each block of a table.
+    pub fn head_runs(
+        &self,
+        table: &[BlockId],
+        layer: usize,
+        is_v: usize,
+        kv_head: usize,
+    ) -> impl Iterator<Item = NonNull<u8>> {
+        let first = self.head_run(BlockId(0), layer, is_v, kv_head);
+        let (block_bytes, blocks) = (self.layout.rank_block_bytes(), self.num_blocks);
+        table.iter().map(move |block| {
+            assert!(block.0 < blocks, "block {block:?} is in the pool of {blocks}");
+            // SAFETY: the blocks of a rank follow one another, and this one is in the pool (asserted).
+            unsafe { first.add(block.index() * block_bytes) }
+        })
+    }
+
+    /// Copies a block out, whatever the ranks, as `[layer][k, v][kv_head][token][head_dim]`: `layout().block_bytes()` bytes. For
+    /// tests and checks; the caller must own the block.
     pub fn read_block(&self, block: BlockId) -> Vec<u8> {
-        let len = self.layout.block_bytes();
-        let mut out = vec![0; len];
-        // SAFETY: the block is inside the region (asserted by `head_run`) and `out` is as long as it.
-        unsafe { self.head_run(block, 0, 0, 0).as_ptr().copy_to_nonoverlapping(out.as_mut_ptr(), len) };
+        let run_bytes = self.layout.head_run_bytes();
+        let mut out = vec![0; self.layout.block_bytes()];
+        for (out, run) in out.chunks_exact_mut(run_bytes).zip(self.runs(block)) {
+            // SAFETY: both are one run long.
+            unsafe { run.as_ptr().copy_to_nonoverlapping(out.as_mut_ptr(), run_bytes) };
+        }
         out
     }
 
-    /// Overwrites a block. For tests and checks; the caller must own the block.
+    /// Overwrites a block with what [`KvMemory::read_block`] gives. For tests and checks; the caller must own the block.
     ///
     /// # Panics
     /// If `bytes` is not one block long.
     pub fn write_block(&self, block: BlockId, bytes: &[u8]) {
         assert_eq!(bytes.len(), self.layout.block_bytes(), "one whole block");
-        // SAFETY: the block is inside the region (asserted by `head_run`) and as long as `bytes` (asserted).
-        unsafe {
-            self.head_run(block, 0, 0, 0).as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
-        };
+        let run_bytes = self.layout.head_run_bytes();
+        for (bytes, run) in bytes.chunks_exact(run_bytes).zip(self.runs(block)) {
+            // SAFETY: both are one run long.
+            unsafe { run.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), run_bytes) };
+        }
+    }
+
+    /// Every run of a block, by layer, K and V, and head.
+    fn runs(&self, block: BlockId) -> impl Iterator<Item = NonNull<u8>> {
+        let (layers, heads) = (self.layout.layers as usize, self.layout.kv_heads as usize);
+        let parts = (0..layers).flat_map(|layer| [(layer, 0), (layer, 1)]);
+        parts.flat_map(move |(layer, is_v)| {
+            (0..heads).map(move |head| self.head_run(block, layer, is_v, head))
+        })
     }
 
     /// Refuses an entry that does not fit the pool: no tokens, a table that is too short, or a block that is not there.
@@ -126,36 +162,43 @@ mod tests {
 
     use super::*;
 
-    fn layout() -> KvLayout {
-        KvLayout {
-            layers: 2,
-            kv_heads: 3,
-            head_dim: 8,
-            dtype: KvDtype::F32,
-            block_tokens: 4,
-            order: KvOrder::BlockMajor,
-        }
+    fn layout(ranks: u32) -> KvLayout {
+        let (dtype, order) = (KvDtype::F32, KvOrder::BlockMajor);
+        KvLayout { layers: 2, kv_heads: 3, head_dim: 8, dtype, block_tokens: 4, ranks, order }
+    }
+
+    fn memory(layout: KvLayout, blocks: usize) -> Result<KvMemory, KvMemoryError> {
+        KvMemory::new(Arc::new(HeapRegion::new(blocks * layout.block_bytes() + 5)), layout)
     }
 
     #[test]
     fn blocks_are_disjoint_and_read_back() {
-        let layout = layout();
-        let memory = KvMemory::new(Arc::new(HeapRegion::new(3 * layout.block_bytes() + 5)), layout).unwrap();
-        assert_eq!(memory.num_blocks(), 3);
-        for i in 0..3u8 {
-            memory.write_block(BlockId(i.into()), &vec![i + 1; memory.layout().block_bytes()]);
-        }
-        for i in 0..3u8 {
-            assert!(memory.read_block(BlockId(i.into())).iter().all(|&b| b == i + 1));
+        for ranks in [1, 3] {
+            let memory = memory(layout(ranks), 3).unwrap();
+            assert_eq!(memory.num_blocks(), 3);
+            let held = |i: u8| (0..memory.layout().block_bytes()).map(|at| at as u8 ^ i).collect::<Vec<_>>();
+            (0..3).for_each(|i| memory.write_block(BlockId(i), &held(i as u8)));
+            for i in 0..3u8 {
+                assert_eq!(memory.read_block(BlockId(i.into())), held(i), "{ranks} ranks");
+            }
         }
     }
 
     #[test]
+    fn the_runs_of_a_table_are_those_of_its_blocks() {
+        let memory = memory(layout(3), 5).unwrap();
+        let table = [4, 0, 2].map(BlockId);
+        let want = table.map(|block| memory.head_run(block, 1, 1, 2));
+        assert_eq!(memory.head_runs(&table, 1, 1, 2).collect::<Vec<_>>(), want);
+    }
+
+    #[test]
     fn a_region_without_room_and_entries_outside_the_pool_are_refused() {
-        let layout = layout();
-        let small = KvMemory::new(Arc::new(HeapRegion::new(8)), layout.clone());
+        let small = KvMemory::new(Arc::new(HeapRegion::new(8)), layout(1));
         assert!(matches!(small, Err(KvMemoryError::TooSmall { .. })));
-        let memory = KvMemory::new(Arc::new(HeapRegion::new(2 * layout.block_bytes())), layout).unwrap();
+        let uneven = KvMemory::new(Arc::new(HeapRegion::new(1 << 16)), layout(2));
+        assert_eq!(uneven.unwrap_err(), KvMemoryError::Ranks { kv_heads: 3, ranks: 2 });
+        let memory = memory(layout(1), 2).unwrap();
         let entry = |tokens: usize, table: &[u32]| BatchEntry {
             seq: SeqId(1),
             tokens: vec![TokenId(0); tokens],

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use baton_engine::{Batch, BatchEntry, ModelRunner, RunnerError, StepResult};
-use baton_types::KvLayout;
+use baton_types::{KvDtype, KvLayout};
 
 use crate::kernels::simd::Isa;
 use crate::kv_memory::KvMemory;
@@ -14,7 +14,8 @@ use crate::sampler;
 
 /// Runs a [`CpuModel`] over a KV pool.
 ///
-/// Its results are the same bits for every chunking, batch, thread count and instruction set (I7).
+/// Its results are the same bits for every chunking, batch, thread count and instruction set, block size and number of ranks
+/// (I7). The pool's element type does matter.
 #[derive(Debug)]
 pub struct CpuRunner {
     decoder: Decoder,
@@ -31,7 +32,7 @@ impl CpuRunner {
     /// `threads` in all, the calling one included; at least one.
     ///
     /// # Errors
-    /// If the pool's layout is not [`CpuModel::kv_layout`] for its block size.
+    /// If the pool's layout is not [`CpuModel::kv_layout`] for its block size, ranks and element type, which is a float.
     pub fn new(model: Arc<CpuModel>, memory: KvMemory, threads: usize) -> Result<Self, CpuRunnerError> {
         Self::with_isa(model, memory, threads, Isa::best())
     }
@@ -46,7 +47,9 @@ impl CpuRunner {
         threads: usize,
         isa: Isa,
     ) -> Result<Self, CpuRunnerError> {
-        let wanted = model.kv_layout(memory.layout().block_tokens);
+        let KvLayout { block_tokens, ranks, dtype, .. } = *memory.layout();
+        let dtype = if dtype == KvDtype::U8 { KvDtype::F32 } else { dtype };
+        let wanted = KvLayout { ranks, dtype, ..model.kv_layout(block_tokens) };
         if *memory.layout() != wanted {
             let found = Box::new(memory.layout().clone());
             return Err(CpuRunnerError::Layout { found, wanted: Box::new(wanted) });

@@ -2,8 +2,11 @@
 //!
 //! It computes no attention, but it is as strict as a model about its KV: each position's bytes depend on the token, the
 //! position and the stored bytes of the position before, and each sampled token on all bytes of all positions, read through
-//! the block table. A stale, misplaced, torn or reused block changes the text from there on.
+//! the block table. A stale, misplaced, torn or reused block changes the text from there on. Block size, ranks and element type
+//! of the pool do not.
 #![allow(unsafe_code)]
+
+mod words;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,6 +15,7 @@ use baton_engine::{Batch, BatchEntry, ModelRunner, RunnerError, StepResult};
 use baton_types::{BlockId, HeapRegion, KvDtype, KvLayout, KvOrder, SamplingParams, SeqId, TokenId};
 use serde::{Deserialize, Serialize};
 
+use self::words::{Bf16Quad, Digest, F16Quad, F32Quad, KEYS, Quad, fold, four, mix};
 use crate::cost_profile::CostProfile;
 use crate::kv_memory::{KvMemory, KvMemoryError};
 
@@ -32,18 +36,10 @@ impl Default for EmulatedModel {
 }
 
 impl EmulatedModel {
-    /// A small geometry for it: 512 bytes of KV a token.
+    /// A small geometry for it: 512 bytes of KV a token, and heads for 1, 2 or 4 ranks.
     pub fn default_layout(block_tokens: u32) -> KvLayout {
-        let dtype = KvDtype::F32;
-        KvLayout {
-            layers: 2,
-            kv_heads: 1,
-            head_dim: 32,
-            dtype,
-            block_tokens,
-            ranks: 1,
-            order: KvOrder::BlockMajor,
-        }
+        let (dtype, order) = (KvDtype::F32, KvOrder::BlockMajor);
+        KvLayout { layers: 2, kv_heads: 4, head_dim: 8, dtype, block_tokens, ranks: 1, order }
     }
 
     /// What must be equal on two engines that exchange its KV.
@@ -57,8 +53,10 @@ impl EmulatedModel {
 pub enum EmulatedError {
     #[error("the emulated model samples ids in {first_token}..{vocab}, which is empty")]
     NoTokens { first_token: u32, vocab: u32 },
-    #[error("a head of one token has {0} bytes; the emulated model needs a multiple of 8")]
-    HeadBytes(usize),
+    #[error("a head of one token has {0} elements; the emulated model needs a multiple of 4")]
+    HeadDim(u32),
+    #[error("the emulated model has no KV of type {0:?}")]
+    Dtype(KvDtype),
     #[error(transparent)]
     Memory(#[from] KvMemoryError),
 }
@@ -68,10 +66,8 @@ pub enum EmulatedError {
 pub struct EmulatedRunner {
     model: EmulatedModel,
     memory: KvMemory,
-    /// Bytes of one head of one token.
-    slot_bytes: usize,
-    /// Heads of one token, over K and V and all layers.
-    slots: usize,
+    /// Where each head of each layer's K and V starts in the pool's first block, in bytes.
+    runs: Vec<usize>,
 }
 
 impl EmulatedRunner {
@@ -80,66 +76,83 @@ impl EmulatedRunner {
             return Err(EmulatedError::NoTokens { first_token: model.first_token, vocab: model.vocab });
         }
         let layout = memory.layout();
-        let slot_bytes = layout.head_dim as usize * layout.dtype.bytes();
-        if !slot_bytes.is_multiple_of(8) {
-            return Err(EmulatedError::HeadBytes(slot_bytes));
+        if !layout.head_dim.is_multiple_of(4) {
+            return Err(EmulatedError::HeadDim(layout.head_dim));
         }
-        let slots = layout.token_bytes() / slot_bytes;
-        Ok(Self { model, slot_bytes, slots, memory })
+        if layout.dtype == KvDtype::U8 {
+            return Err(EmulatedError::Dtype(layout.dtype));
+        }
+        let (layers, heads) = (layout.layers as usize, layout.kv_heads as usize);
+        let blocks = memory.num_blocks() as usize;
+        let parts = (0..layers).flat_map(|layer| [(layer, 0), (layer, 1)]);
+        let runs = parts.flat_map(|(layer, is_v)| {
+            (0..heads).map(move |head| layout.head_run_offset(blocks, 0, layer, is_v, head))
+        });
+        Ok(Self { model, runs: runs.collect(), memory })
     }
 
     pub fn memory(&self) -> &KvMemory {
         &self.memory
     }
 
-    /// Where the words of slot `slot` of `position` are.
-    fn slot(&self, table: &[BlockId], position: usize, slot: usize) -> *mut u64 {
+    /// The elements of `position`, four at a time: by layer, K and V, and head.
+    fn quads<Q: Quad>(&self, table: &[BlockId], position: usize) -> impl Iterator<Item = *mut Q> {
         let layout = self.memory.layout();
         let block_tokens = layout.block_tokens as usize;
-        let block = self.memory.head_run(table[position / block_tokens], 0, 0, 0);
-        let offset = slot * layout.head_run_bytes() + position % block_tokens * self.slot_bytes;
-        // SAFETY: a block has `slots` runs of `head_run_bytes`, and a run has a slot for each token in the block. Words are
-        // aligned: the region is to 64 bytes, and blocks, runs and slots are multiples of 8 bytes (`new`).
-        unsafe { block.as_ptr().add(offset).cast() }
-    }
-
-    fn digest_slot(&self, table: &[BlockId], position: usize, slot: usize) -> u64 {
-        let words = self.slot(table, position, slot);
-        // SAFETY: `slot_bytes` initialised bytes start there, and this sequence may read its blocks (I3).
-        unsafe { digest(words, self.slot_bytes / 8, key(position, slot)) }
+        let block = table[position / block_tokens];
+        assert!(block.0 < self.memory.num_blocks(), "{block:?} is in the pool");
+        let quads = layout.head_dim as usize / 4;
+        let slot = position % block_tokens * quads * size_of::<Q>();
+        let offset = block.index() * layout.rank_block_bytes() + slot;
+        let base = self.memory.region().base();
+        self.runs.iter().flat_map(move |run| {
+            // SAFETY: blocks of a rank follow one another, so this is the head's run in the block, which has a slot for each
+            // token; the block is in the pool. Runs and slots are multiples of an element.
+            let slot = unsafe { base.as_ptr().add(run + offset).cast::<Q>() };
+            (0..quads).map(move |i| slot.wrapping_add(i))
+        })
     }
 
     /// A function of every stored byte of `position`.
-    fn digest_position(&self, table: &[BlockId], position: usize) -> u64 {
-        // A sum of mixed values: cheap, and each value knows its position and slot.
-        (0..self.slots).fold(0, |sum, slot| sum.wrapping_add(self.digest_slot(table, position, slot)))
+    fn digest_position<Q: Quad>(&self, table: &[BlockId], position: usize) -> u64 {
+        let mut digest = Digest::new(position);
+        for quad in self.quads::<Q>(table, position) {
+            // SAFETY: initialised elements of a block that this sequence may read (I3).
+            digest.add(unsafe { quad.read() }.widen());
+        }
+        digest.end()
     }
 
-    fn write_position(&self, table: &[BlockId], position: usize, token: TokenId) {
+    fn write_position<Q: Quad>(&self, table: &[BlockId], position: usize, token: TokenId) {
         let before = match position {
             0 => self.model.weights_seed,
-            _ => self.digest_position(table, position - 1),
+            _ => self.digest_position::<Q>(table, position - 1),
         };
-        let state = fold(before ^ KEYS[0], (u64::from(token.0) << 32 | position as u64) ^ KEYS[1]);
-        for slot in 0..self.slots {
-            let words = self.slot(table, position, slot);
-            for i in 0..self.slot_bytes / 8 {
-                let word = mix(state ^ key(i, slot));
-                // SAFETY: inside the slot; the block holds this entry's own tokens, so it is this sequence's to write (I3).
-                unsafe { words.add(i).write(word) };
-            }
+        let mut state = fold(before ^ KEYS[0], (u64::from(token.0) << 32 | position as u64) ^ KEYS[1]);
+        for quad in self.quads::<Q>(table, position) {
+            state = state.wrapping_add(KEYS[2]);
+            // SAFETY: the block holds this entry's own tokens, so it is this sequence's to write (I3).
+            unsafe { quad.write(Q::narrow(four(mix(state)))) };
         }
     }
 
-    fn sample(&self, entry: &BatchEntry, params: &SamplingParams) -> TokenId {
+    fn sample<Q: Quad>(&self, entry: &BatchEntry, params: &SamplingParams) -> TokenId {
         let positions = 0..entry.end();
         let mut state =
-            positions.fold(0u64, |sum, p| sum.wrapping_add(self.digest_position(&entry.table, p)));
+            positions.fold(0u64, |sum, p| sum.wrapping_add(self.digest_position::<Q>(&entry.table, p)));
         if !params.is_greedy() {
             state ^= mix(params.seed ^ KEYS[2]);
         }
         let choices = self.model.vocab - self.model.first_token;
         TokenId(self.model.first_token + (mix(state ^ self.model.weights_seed) % u64::from(choices)) as u32)
+    }
+
+    /// Writes the KV of an entry's tokens, and gives the token after them if it is wanted.
+    fn compute<Q: Quad>(&self, entry: &BatchEntry) -> Option<TokenId> {
+        for (position, &token) in (entry.start as usize..).zip(&entry.tokens) {
+            self.write_position::<Q>(&entry.table, position, token);
+        }
+        entry.sample.as_ref().map(|params| self.sample::<Q>(entry, params))
     }
 }
 
@@ -150,12 +163,13 @@ impl ModelRunner for EmulatedRunner {
         }
         let mut sampled = Vec::new();
         for entry in &batch.entries {
-            for (position, &token) in (entry.start as usize..).zip(&entry.tokens) {
-                self.write_position(&entry.table, position, token);
-            }
-            if let Some(params) = &entry.sample {
-                sampled.push((entry.seq, self.sample(entry, params)));
-            }
+            let token = match self.memory.layout().dtype {
+                KvDtype::F32 => self.compute::<F32Quad>(entry),
+                KvDtype::F16 => self.compute::<F16Quad>(entry),
+                KvDtype::Bf16 => self.compute::<Bf16Quad>(entry),
+                KvDtype::U8 => unreachable!("refused by `new`"),
+            };
+            sampled.extend(token.map(|token| (entry.seq, token)));
         }
         Ok(StepResult { step: batch.step, sampled })
     }
@@ -211,42 +225,6 @@ pub fn oracle(
     out
 }
 
-/// Odd constants with no structure (digits of pi).
-const KEYS: [u64; 4] =
-    [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7345, 0xa409_3822_299f_31d1, 0x082e_fa98_ec4e_6c89];
-
-/// The key of element `a` in slot `b`: different for every pair that a pool can have.
-fn key(a: usize, b: usize) -> u64 {
-    (a as u64).wrapping_mul(KEYS[2]) ^ (b as u64).rotate_left(32).wrapping_mul(KEYS[3])
-}
-
-/// Both halves of the 128-bit product.
-fn fold(a: u64, b: u64) -> u64 {
-    let product = u128::from(a) * u128::from(b);
-    product as u64 ^ (product >> 64) as u64
-}
-
-fn mix(x: u64) -> u64 {
-    fold(x ^ KEYS[0], x.rotate_left(29) ^ KEYS[3])
-}
-
-/// A function of `len` words and `key`: one multiplication for two words, no chain between them.
-///
-/// # Safety
-/// `len` initialised words must be readable at `words`.
-unsafe fn digest(words: *const u64, len: usize, key: u64) -> u64 {
-    let (mut sum, mut lane) = (0u64, key);
-    let mut i = 0;
-    while i < len {
-        // SAFETY: `i < len`, and the second word is read only where there is one.
-        let (a, b) = unsafe { (*words.add(i), if i + 1 < len { *words.add(i + 1) } else { 0 }) };
-        lane = lane.wrapping_add(KEYS[1]);
-        sum = sum.wrapping_add(fold(a ^ lane, b ^ lane.rotate_left(32) ^ KEYS[0]));
-        i += 2;
-    }
-    fold(sum ^ key, KEYS[2])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -257,12 +235,11 @@ mod tests {
         (0..n).map(|i| TokenId(i * 7 % 900)).collect()
     }
 
-    fn runner(blocks: usize, block_tokens: u32) -> EmulatedRunner {
-        runner_of(MODEL, blocks, block_tokens)
+    fn layout(block_tokens: u32, ranks: u32, dtype: KvDtype) -> KvLayout {
+        KvLayout { ranks, dtype, ..EmulatedModel::default_layout(block_tokens) }
     }
 
-    fn runner_of(model: EmulatedModel, blocks: usize, block_tokens: u32) -> EmulatedRunner {
-        let layout = EmulatedModel::default_layout(block_tokens);
+    fn runner(model: EmulatedModel, blocks: usize, layout: KvLayout) -> EmulatedRunner {
         let region = Arc::new(HeapRegion::new(blocks * layout.block_bytes()));
         EmulatedRunner::new(model, KvMemory::new(region, layout).unwrap()).unwrap()
     }
@@ -282,13 +259,21 @@ mod tests {
         result.sampled.into_iter().map(|(_, token)| token).collect()
     }
 
-    /// I7: neither chunks, nor the table, nor the block size, nor neighbours in the batch change the next token.
+    /// I7: neither chunks, nor the table, nor neighbours in the batch, nor block size, ranks and type change the next token.
     #[test]
     fn the_next_token_is_the_oracle_s_in_any_chunks_and_company() {
         let prompt = tokens(50);
         let want = oracle(MODEL, &EmulatedModel::default_layout(16), &prompt, 1, &SamplingParams::GREEDY);
-        for (block_tokens, chunk) in [(16, 50), (16, 1), (8, 7), (4, 16), (64, 3)] {
-            let mut runner = runner(40, block_tokens);
+        let (f32, f16, bf16) = (KvDtype::F32, KvDtype::F16, KvDtype::Bf16);
+        for (block_tokens, chunk, ranks, dtype) in [
+            (16, 50, 1, f32),
+            (16, 1, 4, f32),
+            (8, 7, 2, bf16),
+            (4, 16, 1, f16),
+            (64, 3, 4, f16),
+            (32, 3, 2, f32),
+        ] {
+            let mut runner = runner(MODEL, 40, layout(block_tokens, ranks, dtype));
             let blocks = 50u32.div_ceil(block_tokens);
             let table: Vec<u32> = (0..blocks).map(|i| 39 - i).collect();
             let other: Vec<u32> = (0..blocks).collect();
@@ -298,39 +283,43 @@ mod tests {
                 let company = entry(&tokens(5), 0, &other, false);
                 last = run(&mut runner, vec![company, entry(chunk_tokens, start, &table, end == 50)]);
             }
-            assert_eq!(last, want, "blocks of {block_tokens}, chunks of {chunk}");
+            let case = format!("blocks of {block_tokens}, chunks of {chunk}, {ranks} ranks, {dtype:?}");
+            assert_eq!(last, want, "{case}");
         }
     }
 
     #[test]
     fn every_byte_of_every_position_matters() {
         // So many ids that two of some thousand states do not meet in one by chance.
-        let mut runner = runner_of(EmulatedModel { vocab: u32::MAX, ..MODEL }, 3, 16);
-        let prompt = tokens(40);
-        run(&mut runner, vec![entry(&prompt, 0, &[0, 1, 2], false)]);
-        let next =
-            |runner: &mut EmulatedRunner| run(runner, vec![entry(&[TokenId(5)], 40, &[0, 1, 2], true)]);
-        let want = next(&mut runner);
-        let layout = runner.memory.layout().clone();
-        for block in 0..3 {
-            let held = runner.memory.read_block(BlockId(block));
-            // Positions 0..=40 are read; of the last block that is 9 tokens of each run, the ninth rewritten by the step.
-            let read = if block < 2 { 16 } else { 8 };
-            for byte in (0..held.len()).filter(|b| b % layout.head_run_bytes() / 128 < read).step_by(5) {
-                let mut torn = held.clone();
-                torn[byte] ^= 0x40;
-                runner.memory.write_block(BlockId(block), &torn);
-                assert_ne!(next(&mut runner), want, "byte {byte} of block {block}");
+        let model = EmulatedModel { vocab: u32::MAX, ..MODEL };
+        for (ranks, dtype) in [(1, KvDtype::F32), (2, KvDtype::F16), (4, KvDtype::Bf16)] {
+            let layout = layout(16, ranks, dtype);
+            let (run_bytes, slot_bytes) = (layout.head_run_bytes(), layout.head_run_bytes() / 16);
+            let mut runner = runner(model, 3, layout);
+            run(&mut runner, vec![entry(&tokens(40), 0, &[0, 1, 2], false)]);
+            let next =
+                |runner: &mut EmulatedRunner| run(runner, vec![entry(&[TokenId(5)], 40, &[0, 1, 2], true)]);
+            let want = next(&mut runner);
+            for block in 0..3 {
+                let held = runner.memory.read_block(BlockId(block));
+                // Positions 0..=40 are read; of the last block that is 9 tokens of each run, the ninth rewritten by the step.
+                let read = if block < 2 { 16 } else { 8 };
+                for byte in (0..held.len()).filter(|b| b % run_bytes / slot_bytes < read).step_by(5) {
+                    let mut torn = held.clone();
+                    torn[byte] ^= 0x40;
+                    runner.memory.write_block(BlockId(block), &torn);
+                    assert_ne!(next(&mut runner), want, "byte {byte} of block {block}, {dtype:?}");
+                }
+                runner.memory.write_block(BlockId(block), &held);
             }
-            runner.memory.write_block(BlockId(block), &held);
+            assert_eq!(next(&mut runner), want);
         }
-        assert_eq!(next(&mut runner), want);
     }
 
     #[test]
     fn swapped_blocks_and_another_model_change_the_token() {
         let prompt = tokens(48);
-        let mut runner = runner(6, 16);
+        let mut runner = runner(MODEL, 6, layout(16, 1, KvDtype::F32));
         let want = run(&mut runner, vec![entry(&prompt, 0, &[0, 1, 2], true)]);
         let swapped = run(&mut runner, vec![entry(&[prompt[47]], 47, &[1, 0, 2], true)]);
         assert_ne!(swapped, want);
@@ -353,9 +342,14 @@ mod tests {
     }
 
     #[test]
-    fn a_layout_without_whole_words_is_refused() {
-        let layout = KvLayout { head_dim: 1, ..EmulatedModel::default_layout(16) };
-        let memory = KvMemory::new(Arc::new(HeapRegion::new(4_096)), layout).unwrap();
-        assert_eq!(EmulatedRunner::new(MODEL, memory).unwrap_err(), EmulatedError::HeadBytes(4));
+    fn a_layout_that_the_model_cannot_keep_is_refused() {
+        let refused = |layout: KvLayout| {
+            let memory = KvMemory::new(Arc::new(HeapRegion::new(4_096)), layout).unwrap();
+            EmulatedRunner::new(MODEL, memory).unwrap_err()
+        };
+        let default = EmulatedModel::default_layout(4);
+        assert_eq!(refused(KvLayout { head_dim: 6, ..default.clone() }), EmulatedError::HeadDim(6));
+        let bytes = KvLayout { dtype: KvDtype::U8, ..default };
+        assert_eq!(refused(bytes), EmulatedError::Dtype(KvDtype::U8));
     }
 }

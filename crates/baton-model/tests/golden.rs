@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use baton_model::kernels::simd::Isa;
 use baton_model::{CpuModel, CpuPrecision};
+use baton_types::{KvDtype, KvLayout};
 use serde::Deserialize;
-use support::{TINY, argmax, data, entry, load, logits, runner, smollm2_path, whole_table};
+use support::{TINY, argmax, data, entry, load, logits, runner, runner_of, smollm2_path, whole_table};
 
 #[derive(Deserialize)]
 struct TinyGolden {
@@ -81,6 +82,24 @@ fn tiny_models_give_the_reference_s_logits_and_tokens() {
         let unpadded: Vec<u32> = golden.prompt_ids.iter().copied().filter(|&id| id != 0).collect();
         let (_, wrong) = disagreements(&model, &unpadded, &golden.greedy_ids, &golden.top1_minus_top2, 1e-4);
         assert_eq!(wrong, 0, "{name}: tokens that differ");
+    }
+}
+
+/// Rounded KV costs a little accuracy, and no more than its type must: F16 has 11 digits, BF16 8.
+#[test]
+fn rounded_kv_stays_close_to_the_reference() {
+    for name in TINY {
+        let golden: TinyGolden = read(&data(name).join("golden.json"));
+        let model = load(name, CpuPrecision::Exact);
+        for (dtype, most) in [(KvDtype::F16, 2e-3), (KvDtype::Bf16, 2e-2)] {
+            let layout = KvLayout { dtype, ..model.kv_layout(16) };
+            let mut runner = runner_of(&model, layout, 7, 2, Isa::best());
+            let table = whole_table(&runner);
+            let last = logits(&mut runner, vec![entry(1, &golden.prompt_ids, 0, &table)]).remove(0);
+            let difference = largest_difference(&last, &golden.logits_last);
+            println!("{name} {dtype:?}: {difference}");
+            assert!(difference < most, "{name}, {dtype:?}: logits differ by {difference}");
+        }
     }
 }
 

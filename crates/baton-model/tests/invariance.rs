@@ -1,4 +1,5 @@
-//! I7: a row's KV and logits are the same bits in every chunking, batch, thread count and instruction set.
+//! I7: a row's KV and logits are the same bits in every chunking, batch, thread count, instruction set, block size and number
+//! of ranks.
 
 mod support;
 
@@ -7,59 +8,73 @@ use std::sync::Arc;
 use baton_engine::BatchEntry;
 use baton_model::kernels::simd::Isa;
 use baton_model::{CpuModel, CpuPrecision, CpuRunner};
-use baton_types::BlockId;
-use support::{TINY, entry, load, logits, runner};
+use baton_types::{BlockId, KvDtype, KvLayout};
+use support::{TINY, entry, load, logits, runner_of};
 
 const PROMPT: usize = 75;
-const BLOCK_TOKENS: u32 = 16;
 
 fn prompt(seed: u32) -> Vec<u32> {
     (0..PROMPT as u32).map(|i| (i * i * 31 + i * 7 + seed * 101) % 320).collect()
 }
 
-fn table(first: u32) -> Vec<BlockId> {
-    // Neither in order nor at the start of the pool.
-    let blocks = PROMPT.div_ceil(BLOCK_TOKENS as usize) as u32;
-    (0..blocks).rev().map(|i| BlockId(first + i)).collect()
+/// How a prompt is computed: none of it may matter.
+#[derive(Clone, Copy, Debug)]
+struct How {
+    chunk: usize,
+    /// More sequences in each step.
+    company: u32,
+    threads: usize,
+    block_tokens: u32,
+    /// Whether each KV head has a rank of its own; otherwise there is one rank.
+    split: bool,
+}
+
+impl How {
+    const ALONE: Self = Self { chunk: PROMPT, company: 0, threads: 1, block_tokens: 16, split: false };
+
+    fn blocks(self) -> u32 {
+        PROMPT.div_ceil(self.block_tokens as usize) as u32
+    }
+
+    /// The blocks of the `seq`th sequence, not in order.
+    fn table(self, seq: u32) -> Vec<BlockId> {
+        (0..self.blocks()).rev().map(|i| BlockId(seq * self.blocks() + i)).collect()
+    }
 }
 
 /// The KV bytes of `PROMPT` positions of every layer and head, in order of position, and the logits after the last, as bits.
 fn state(runner: &CpuRunner, table: &[BlockId], last: &[f32]) -> (Vec<Vec<u8>>, Vec<u32>) {
     let layout = runner.memory().layout();
-    let slot = layout.head_dim as usize * 4;
-    let mut kv = Vec::new();
-    for (i, block) in table.iter().enumerate() {
+    let slot = layout.head_dim as usize * layout.dtype.bytes();
+    let mut kv = vec![Vec::new(); layout.block_bytes() / layout.head_run_bytes()];
+    for block in table {
         let bytes = runner.memory().read_block(*block);
-        let block_tokens = layout.block_tokens as usize;
-        let used = block_tokens.min(PROMPT - i * block_tokens);
-        kv.extend(bytes.chunks_exact(layout.head_run_bytes()).map(|run| run[..used * slot].to_vec()));
+        for (kv, run) in kv.iter_mut().zip(bytes.chunks_exact(layout.head_run_bytes())) {
+            kv.extend_from_slice(run);
+        }
     }
+    kv.iter_mut().for_each(|run| run.truncate(PROMPT * slot));
     (kv, last.iter().map(|x| x.to_bits()).collect())
 }
 
-/// Feeds the prompt in chunks of `chunk`, with `company` more sequences in each step.
-fn run(
-    model: &Arc<CpuModel>,
-    chunk: usize,
-    company: u32,
-    threads: usize,
-    isa: Isa,
-) -> (Vec<Vec<u8>>, Vec<u32>) {
-    let blocks = table(0).len() as u32;
-    let mut runner = runner(model, BLOCK_TOKENS, ((company + 1) * blocks) as usize, threads, isa);
+fn run(model: &Arc<CpuModel>, dtype: KvDtype, isa: Isa, how: How) -> (Vec<Vec<u8>>, Vec<u32>) {
+    let layout = model.kv_layout(how.block_tokens);
+    let ranks = if how.split { layout.kv_heads } else { 1 };
+    let blocks = ((how.company + 1) * how.blocks()) as usize;
+    let mut runner = runner_of(model, KvLayout { ranks, dtype, ..layout }, blocks, how.threads, isa);
     // Old bytes in unwritten slots, NaN among them, must not matter.
     for block in 0..runner.memory().num_blocks() {
         runner.memory().write_block(BlockId(block), &vec![0xff; runner.memory().layout().block_bytes()]);
     }
-    let own = table(company * blocks);
+    let own = how.table(how.company);
     let mut last = Vec::new();
-    for start in (0..PROMPT).step_by(chunk) {
-        let end = PROMPT.min(start + chunk);
+    for start in (0..PROMPT).step_by(how.chunk) {
+        let end = PROMPT.min(start + how.chunk);
         let others = |seq: u32| -> BatchEntry {
             let end = PROMPT.min(start + 1 + seq as usize);
-            entry(seq.into(), &prompt(seq)[start..end], start, &table((seq - 1) * blocks))
+            entry(seq.into(), &prompt(seq)[start..end], start, &how.table(seq - 1))
         };
-        let mut entries: Vec<BatchEntry> = (1..=company).map(others).collect();
+        let mut entries: Vec<BatchEntry> = (1..=how.company).map(others).collect();
         entries.push(entry(0, &prompt(0)[start..end], start, &own));
         last = logits(&mut runner, entries).pop().unwrap();
     }
@@ -68,18 +83,30 @@ fn run(
 }
 
 #[test]
-fn bits_do_not_depend_on_chunks_batches_threads_or_instruction_sets() {
-    for (name, precision) in TINY.iter().flat_map(|n| [(n, CpuPrecision::Exact), (n, CpuPrecision::Int8)]) {
+fn bits_do_not_depend_on_how_and_with_whom_a_row_is_computed() {
+    let how =
+        |chunk, company, threads, block_tokens, split| How { chunk, company, threads, block_tokens, split };
+    let ways = [
+        how(PROMPT, 0, 2, 32, true),
+        how(1, 0, 1, 8, false),
+        how(1, 5, 2, 64, false),
+        how(7, 1, 3, 16, true),
+        how(16, 13, 2, 8, true),
+        how(33, 2, 1, 64, true),
+    ];
+    let arithmetics = [
+        (CpuPrecision::Exact, KvDtype::F32),
+        (CpuPrecision::Int8, KvDtype::F32),
+        (CpuPrecision::Exact, KvDtype::F16),
+        (CpuPrecision::Exact, KvDtype::Bf16),
+    ];
+    for (name, (precision, dtype)) in TINY.iter().flat_map(|name| arithmetics.map(|a| (name, a))) {
         let model = load(name, precision);
-        let want = run(&model, PROMPT, 0, 1, Isa::Portable);
+        let want = run(&model, dtype, Isa::Portable, How::ALONE);
         for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
-            for (chunk, company, threads) in
-                [(PROMPT, 0, 2), (1, 0, 1), (1, 5, 2), (7, 1, 3), (16, 13, 2), (33, 2, 1)]
-            {
-                let got = run(&model, chunk, company, threads, isa);
-                let case = format!(
-                    "{name} {precision:?} {isa:?}: chunks of {chunk}, {company} others, {threads} threads"
-                );
+            for how in ways {
+                let got = run(&model, dtype, isa, how);
+                let case = format!("{name} {precision:?} {dtype:?} {isa:?} {how:?}");
                 assert!(got.0 == want.0, "KV differs: {case}");
                 assert!(got.1 == want.1, "logits differ: {case}");
             }

@@ -7,21 +7,27 @@
 
 use std::ptr::NonNull;
 
+use baton_types::KvDtype;
+use half::{bf16, f16};
+
 use super::aligned::Buffer;
+use super::kv_element::KvElement;
 use super::simd::{LANES, Simd, array, dispatch, exp, max_lanes, sum_lanes};
 
 /// Positions of one tile.
 pub const TILE: usize = 32;
 /// Queries that share one pass over K and V.
 pub const QUERY_CHUNK: usize = 32;
-/// Rows (a query and a head) computed at once.
+/// Rows (a query and a head) computed at once, at most.
 const ROWS: usize = 6;
 
 /// What one call computes: `queries x heads` rows that attend to the same KV head.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionTask<'a> {
-    /// The K and V runs of this layer and KV head, block by block: `block_tokens x head_dim` f32 each.
+    /// The K and V runs of this layer and KV head, block by block: `block_tokens x head_dim` elements each.
     pub runs: &'a [(NonNull<u8>, NonNull<u8>)],
+    /// F32, F16 or BF16.
+    pub dtype: KvDtype,
     pub block_tokens: usize,
     pub head_dim: usize,
     /// The first row's first head; rotated and scaled.
@@ -43,6 +49,8 @@ pub struct AttentionTask<'a> {
 pub struct AttentionScratch {
     /// Dimensions of a head rounded up to whole vectors; what is behind the head's own is zero.
     padded_dim: usize,
+    /// K as `[position][head_dim]`, where the pool has it in another type than f32.
+    widened: Buffer<f32>,
     k: Buffer<f32>,
     v: Buffer<f32>,
     probabilities: Buffer<f32>,
@@ -58,6 +66,7 @@ impl AttentionScratch {
         let padded_dim = head_dim.next_multiple_of(LANES);
         Self {
             padded_dim,
+            widened: Buffer::zeroed(head_dim * TILE),
             k: Buffer::zeroed(head_dim * TILE),
             v: Buffer::zeroed(padded_dim * TILE),
             probabilities: Buffer::zeroed(ROWS * TILE),
@@ -93,13 +102,19 @@ unsafe fn attend_kernel<S: Simd>(task: &AttentionTask<'_>, scratch: &AttentionSc
         scratch.sums.ptr().write_bytes(0, rows * LANES);
         for start in (0..positions).step_by(TILE) {
             let tile = Tile { task, scratch, start };
-            tile.gather::<S>(TILE.min(positions - start));
+            let len = TILE.min(positions - start);
+            match task.dtype {
+                KvDtype::F32 => tile.gather::<S, f32>(len),
+                KvDtype::F16 => tile.gather::<S, f16>(len),
+                KvDtype::Bf16 => tile.gather::<S, bf16>(len),
+                KvDtype::U8 => unreachable!("no runner has a pool of bytes"),
+            }
             Tile { start: start + TILE, ..tile }.prefetch::<S>(positions);
             // Queries before the tile see nothing of it.
             let first_query = start.saturating_sub(task.first_position);
             let mut row = first_query * task.heads;
             while row < rows {
-                let size = ROWS.min(rows - row);
+                let size = S::ROWS.min(rows - row);
                 tile.rows::<S>(row, size);
                 row += size;
             }
@@ -129,7 +144,7 @@ impl Tile<'_> {
     /// Copies the tile's first `len` positions: K as `[head_dim][TILE]`, V as `[TILE][head_dim]`. What is behind them keeps old
     /// values, which no row uses.
     #[inline(always)]
-    unsafe fn gather<S: Simd>(self, len: usize) {
+    unsafe fn gather<S: Simd, E: KvElement>(self, len: usize) {
         let (task, dim, padded) = (self.task, self.task.head_dim, self.scratch.padded_dim);
         let mut at = 0;
         // SAFETY: positions below `start + len` are in the runs, and the scratch holds a tile.
@@ -139,18 +154,17 @@ impl Tile<'_> {
                 let (block, offset) = (position / task.block_tokens, position % task.block_tokens);
                 let run = (task.block_tokens - offset).min(len - at);
                 let (k, v) = task.runs[block];
-                let (k, v) =
-                    (k.as_ptr().cast::<f32>().add(offset * dim), v.as_ptr().cast::<f32>().add(offset * dim));
+                let k = k.as_ptr().cast::<E>().add(offset * dim);
+                let v = v.as_ptr().cast::<E>().add(offset * dim);
                 for i in 0..run {
-                    let (from, to) = (v.add(i * dim), self.scratch.v.ptr().add((at + i) * padded));
-                    if dim == padded {
-                        for d in (0..dim).step_by(LANES) {
-                            S::store(to.add(d), S::load(from.add(d)));
-                        }
-                    } else {
-                        from.copy_to_nonoverlapping(to, dim);
-                    }
+                    widen::<S, E>(v.add(i * dim), self.scratch.v.ptr().add((at + i) * padded), dim);
                 }
+                let k = if E::IS_F32 {
+                    k.cast::<f32>()
+                } else {
+                    widen::<S, E>(k, self.scratch.widened.ptr(), run * dim);
+                    self.scratch.widened.ptr()
+                };
                 let mut i = 0;
                 while i < run {
                     let to = self.scratch.k.ptr().add(at + i);
@@ -174,7 +188,7 @@ impl Tile<'_> {
     /// Asks for the tile's K and V. Runs of one head lie a block apart in memory, where the processor does not expect them.
     #[inline(always)]
     unsafe fn prefetch<S: Simd>(self, positions: usize) {
-        let (task, slot_bytes) = (self.task, self.task.head_dim * 4);
+        let (task, slot_bytes) = (self.task, self.task.head_dim * self.task.dtype.bytes());
         let mut position = self.start;
         while position < positions.min(self.start + TILE) {
             let (block, offset) = (position / task.block_tokens, position % task.block_tokens);
@@ -204,7 +218,7 @@ impl Tile<'_> {
         self.task.q.wrapping_add(query * self.task.q_stride + head * self.task.head_dim)
     }
 
-    /// Takes `size` rows from `row` on through the tile, at most [`ROWS`].
+    /// Takes `size` rows from `row` on through the tile, at most [`Simd::ROWS`].
     #[inline(always)]
     unsafe fn rows<S: Simd>(self, row: usize, size: usize) {
         let seen = self.seen(row);
@@ -212,6 +226,7 @@ impl Tile<'_> {
         unsafe {
             match size {
                 1 => self.scores::<S, 1>(row),
+                _ if S::ROWS == 1 => unreachable!("a row at a time"),
                 2 => self.scores::<S, 2>(row),
                 3 => self.scores::<S, 3>(row),
                 4 => self.scores::<S, 4>(row),
@@ -230,6 +245,7 @@ impl Tile<'_> {
             }
             match size {
                 1 => self.weigh::<S, 1>(row, 0, seen),
+                _ if S::ROWS == 1 => unreachable!("a row at a time"),
                 2 => self.weigh::<S, 2>(row, 0, seen),
                 3 => self.weigh::<S, 3>(row, 0, seen),
                 4 => self.weigh::<S, 4>(row, 0, seen),
@@ -316,6 +332,21 @@ impl Tile<'_> {
                     weigh_lanes::<S, R, 1>(p, v, dim, out, len);
                 }
             }
+        }
+    }
+}
+
+/// Widens `len` elements.
+#[inline(always)]
+unsafe fn widen<S: Simd, E: KvElement>(from: *const E, to: *mut f32, len: usize) {
+    // SAFETY: the caller's: `len` elements and room for as many values.
+    unsafe {
+        let whole = len - len % LANES;
+        for i in (0..whole).step_by(LANES) {
+            S::store(to.add(i), E::load::<S>(from.add(i)));
+        }
+        for i in whole..len {
+            *to.add(i) = (*from.add(i)).widen();
         }
     }
 }

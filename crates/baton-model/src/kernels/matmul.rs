@@ -14,10 +14,8 @@ use super::packed::{
 use super::simd::{LANES, Simd, array, dispatch};
 use crate::weights::dtype::Dtype;
 
-/// Rows that one tile holds in registers.
-const TILE_ROWS: usize = 6;
 /// Up to so many rows the packed weights are read once a tile; above, widening pays.
-const DIRECT_ROWS: usize = 2 * TILE_ROWS;
+const DIRECT_ROWS: usize = 12;
 /// Blocks widened at a time: 17 KiB of f32, which stays in a first-level cache.
 const STRETCH_BLOCKS: usize = 4;
 
@@ -190,17 +188,17 @@ impl Panel {
 /// All rows, a tile at a time.
 #[inline(always)]
 unsafe fn each_tile<S: Simd, P: PanelBlock>(weights: *const u8, blocks: usize, x: Rows, rows: usize) {
-    for row in (0..rows).step_by(TILE_ROWS) {
+    for row in (0..rows).step_by(S::ROWS) {
         // SAFETY: passed on from the caller.
-        unsafe { tile::<S, P>(weights, blocks, x.at(row, 0), TILE_ROWS.min(rows - row)) };
+        unsafe { tile::<S, P>(weights, blocks, x.at(row, 0), S::ROWS.min(rows - row)) };
     }
 }
 
 #[inline(always)]
 unsafe fn each_int_tile<S: Simd, P: IntBlock>(weights: *const u8, blocks: usize, x: Rows, rows: usize) {
-    for row in (0..rows).step_by(TILE_ROWS) {
+    for row in (0..rows).step_by(S::ROWS) {
         // SAFETY: passed on from the caller.
-        unsafe { int_tile::<S, P>(weights, blocks, x.at(row, 0), TILE_ROWS.min(rows - row)) };
+        unsafe { int_tile::<S, P>(weights, blocks, x.at(row, 0), S::ROWS.min(rows - row)) };
     }
 }
 
@@ -291,6 +289,7 @@ macro_rules! with_constants {
         }
         match $size {
             1 => sized!(1),
+            _ if $S::ROWS == 1 => unreachable!("a row at a time"),
             2 => sized!(2),
             3 => sized!(3),
             4 => sized!(4),

@@ -16,6 +16,8 @@ pub trait Simd: Copy + 'static {
     type I: Copy;
     /// How many vectors of one panel row a kernel should hold: 1 or 2.
     const PANEL_VECTORS: usize;
+    /// How many rows a kernel should hold: 1 or 6.
+    const ROWS: usize;
 
     unsafe fn splat(x: f32) -> Self::F;
     unsafe fn load(p: *const f32) -> Self::F;
@@ -73,9 +75,36 @@ macro_rules! array {
 }
 pub(crate) use array;
 
-/// Any processor: arrays and `f32::mul_add`.
+/// Any processor: arrays. Kept small: without registers to fill, more rows at once would only be more code.
 #[derive(Clone, Copy, Debug)]
 pub struct Portable;
+
+/// `a * b + c` in one rounding.
+#[inline(always)]
+fn fused(a: f32, b: f32, c: f32) -> f32 {
+    if cfg!(any(target_feature = "fma", target_arch = "aarch64")) {
+        a.mul_add(b, c)
+    } else {
+        fused_by_f64(a, b, c)
+    }
+}
+
+/// The same without an instruction for it, where `f32::mul_add` would be a call for each lane.
+///
+/// The product of two f32 is exact in f64. The sum is rounded *to odd*: to the neighbour whose last bit is 1, unless it is exact.
+/// So the second rounding, to f32, which has more than two bits less, can tell on which side of a tie the exact sum is.
+#[inline(always)]
+fn fused_by_f64(a: f32, b: f32, c: f32) -> f32 {
+    let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
+    let sum = product + c;
+    // What the sum has lost (Knuth); NaN if it is not finite.
+    let of_c = sum - product;
+    let lost = (product - (sum - of_c)) + (c - of_c);
+    let inexact = u64::from(lost.abs() > 0.0);
+    let away = (lost.to_bits() ^ sum.to_bits()) >> 63 & inexact;
+    // One step towards zero if it was rounded away from zero; then the last bit.
+    f64::from_bits((sum.to_bits() - away) | inexact) as f32
+}
 
 #[inline(always)]
 fn each<T: Copy, U: Copy + Default>(x: [T; LANES], f: impl Fn(T) -> U) -> [U; LANES] {
@@ -93,6 +122,7 @@ impl Simd for Portable {
     type F = [f32; LANES];
     type I = [i32; LANES];
     const PANEL_VECTORS: usize = 1;
+    const ROWS: usize = 1;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self::F {
@@ -132,7 +162,7 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F {
-        array!([0.0; LANES], i => a[i].mul_add(b[i], c[i]))
+        array!([0.0; LANES], i => fused(a[i], b[i], c[i]))
     }
     #[inline(always)]
     unsafe fn first(n: usize, x: Self::F, other: Self::F) -> Self::F {
@@ -358,3 +388,66 @@ macro_rules! dispatch {
     };
 }
 pub(crate) use dispatch;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn assert_fused(a: f32, b: f32, c: f32) {
+        let (got, want) = (fused_by_f64(a, b, c), a.mul_add(b, c));
+        let same = got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan();
+        assert!(same, "{a:e} * {b:e} + {c:e}: {got:e}, and not {want:e}");
+    }
+
+    #[test]
+    fn sums_close_to_a_tie_round_as_the_exact_sum_does() {
+        let tiny = f32::from_bits(1);
+        let step = f32::EPSILON;
+        let values = [
+            0.0,
+            tiny,
+            3.0 * tiny,
+            f32::MIN_POSITIVE,
+            1e-30,
+            step / 2.0,
+            step,
+            0.5,
+            1.0,
+            1.0 + step,
+            3.0,
+            1e30,
+        ];
+        let ends = [f32::MAX, f32::INFINITY, f32::NAN];
+        let all: Vec<f32> = values.into_iter().chain(ends).flat_map(|x| [x, -x]).collect();
+        for &a in &all {
+            for &b in &all {
+                all.iter().for_each(|&c| assert_fused(a, b, c));
+            }
+        }
+        // A little below a tie, which is what the f64 sum of them is.
+        let (a, b, c) = (step / 2.0 * (1.0 + 2.0f32.powi(-15)), 1.0 - 2.0f32.powi(-15), 1.0 + step);
+        assert_ne!((f64::from(a) * f64::from(b) + f64::from(c)) as f32, a.mul_add(b, c));
+        assert_fused(a, b, c);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(100_000))]
+        #[test]
+        fn any_bits_give_what_the_processor_gives(a in any::<u32>(), b in any::<u32>(), c in any::<u32>()) {
+            assert_fused(f32::from_bits(a), f32::from_bits(b), f32::from_bits(c));
+        }
+
+        /// Exponents close to one another, few digits, and a last bit now and then: ties and near ties.
+        #[test]
+        fn near_ties_give_what_the_processor_gives(
+            a in 0u32..16, b in 0u32..1 << 24, c in 0u32..1 << 24, scale in -160i32..120, shift in -30i32..30,
+        ) {
+            let power = |n: i32| 2.0f64.powi(n) as f32;
+            let (a, b) = (a as f32 * power(scale / 2), b as f32 * power(scale - scale / 2));
+            assert_fused(a, b, c as f32 * power(scale) * power(shift));
+            assert_fused(a, b, -(c as f32 * power(scale) * power(shift)));
+        }
+    }
+}

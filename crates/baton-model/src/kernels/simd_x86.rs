@@ -14,6 +14,7 @@ impl Simd for Avx512 {
     type F = __m512;
     type I = __m512i;
     const PANEL_VECTORS: usize = 2;
+    const ROWS: usize = 6;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {
@@ -167,6 +168,7 @@ impl Simd for Avx2 {
     type F = [__m256; 2];
     type I = [__m256i; 2];
     const PANEL_VECTORS: usize = 1;
+    const ROWS: usize = 6;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self::F {

@@ -72,7 +72,8 @@ impl CpuModel {
         self.checkpoint.config()
     }
 
-    /// The KV layout that runners of this model need.
+    /// The KV layout of this model, in one rank and full precision. Runners also take F16 and BF16, and any ranks that split the
+    /// heads evenly.
     pub fn kv_layout(&self, block_tokens: u32) -> KvLayout {
         let config = self.config();
         KvLayout {

@@ -4,7 +4,8 @@
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use baton_types::{BlockId, TokenId};
+use baton_types::{BlockId, KvDtype, TokenId};
+use half::{bf16, f16};
 
 use super::linear::Linear;
 use super::pass::MAX_ROWS;
@@ -12,6 +13,7 @@ use super::weights::{CpuModel, LayerWeights};
 use crate::kernels::activations::Activations;
 use crate::kernels::aligned::Buffer;
 use crate::kernels::attention::{AttentionScratch, AttentionTask, attend};
+use crate::kernels::kv_element::KvElement;
 use crate::kernels::matmul::{SCRATCH_BYTES, panel_product};
 use crate::kernels::packed::PANEL;
 use crate::kernels::rowwise;
@@ -176,9 +178,25 @@ impl Workspace {
             for is_v in 0..2 {
                 for head in 0..kv_heads {
                     let from = qkv.add((heads + is_v * kv_heads + head) * dim);
-                    let run = self.memory.head_run(block, index, is_v, head).as_ptr().cast::<f32>();
-                    from.copy_to_nonoverlapping(run.add(offset * dim), dim);
+                    let values = std::slice::from_raw_parts(from, dim);
+                    self.keep(values, self.memory.head_run(block, index, is_v, head), offset);
                 }
+            }
+        }
+    }
+
+    /// Rounds one head's K or V of one token into slot `slot` of its run.
+    ///
+    /// # Safety
+    /// The slot must be inside the run and this item's alone.
+    unsafe fn keep(&self, values: &[f32], run: NonNull<u8>, slot: usize) {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            match self.memory.layout().dtype {
+                KvDtype::F32 => keep_as::<f32>(values, run, slot),
+                KvDtype::F16 => keep_as::<f16>(values, run, slot),
+                KvDtype::Bf16 => keep_as::<bf16>(values, run, slot),
+                KvDtype::U8 => unreachable!("no runner has a pool of bytes"),
             }
         }
     }
@@ -194,15 +212,15 @@ impl Workspace {
         assert!(queries.out_row + queries.count <= MAX_ROWS, "rows of the pass");
         let mut state = self.thread(thread);
         let ThreadState { attention, runs, .. } = &mut *state;
-        let run =
-            |block: &BlockId| [0, 1].map(|is_v| self.memory.head_run(*block, layer, is_v, item.kv_head));
+        let [k, v] = [0, 1].map(|is_v| self.memory.head_runs(&table[..blocks], layer, is_v, item.kv_head));
         runs.clear();
-        runs.extend(table[..blocks].iter().map(run).map(|[k, v]| (k, v)));
+        runs.extend(k.zip(v));
         // SAFETY: rows and heads are inside their buffers (asserted); the runs cover the positions, all of which are written
         // (earlier steps, or this layer's last phase) and this sequence's to read (I3); items write disjoint heads or rows.
         unsafe {
             let task = AttentionTask {
                 runs,
+                dtype: self.memory.layout().dtype,
                 block_tokens: self.memory.layout().block_tokens as usize,
                 head_dim: dim,
                 q: self.qkv.ptr().add(queries.row * stride + head * dim),
@@ -277,4 +295,13 @@ impl Workspace {
         // SAFETY: the row is this item's alone, and its values were written in an earlier phase.
         unsafe { activations.prepare_row(self.isa, row) };
     }
+}
+
+/// # Safety
+/// As for [`Workspace::keep`]; elements of the run are of type `E`.
+unsafe fn keep_as<E: KvElement>(values: &[f32], run: NonNull<u8>, slot: usize) {
+    let len = values.len();
+    // SAFETY: a slot of `len` elements, aligned as runs are; nobody else has a reference to it.
+    let to = unsafe { std::slice::from_raw_parts_mut(run.as_ptr().cast::<E>().add(slot * len), len) };
+    E::store(values, to);
 }

@@ -8,7 +8,7 @@ use baton_engine::{Batch, BatchEntry};
 use baton_model::fetch::{ModelFiles, ModelSource};
 use baton_model::kernels::simd::Isa;
 use baton_model::{CpuModel, CpuPrecision, CpuRunner, KvMemory};
-use baton_types::{BlockId, HeapRegion, SamplingParams, SeqId, TokenId};
+use baton_types::{BlockId, HeapRegion, KvLayout, SamplingParams, SeqId, TokenId};
 
 pub const TINY: [&str; 3] = ["tiny-llama3", "tiny-qwen2", "tiny-qwen3"];
 
@@ -27,7 +27,16 @@ pub fn runner(
     threads: usize,
     isa: Isa,
 ) -> CpuRunner {
-    let layout = model.kv_layout(block_tokens);
+    runner_of(model, model.kv_layout(block_tokens), blocks, threads, isa)
+}
+
+pub fn runner_of(
+    model: &Arc<CpuModel>,
+    layout: KvLayout,
+    blocks: usize,
+    threads: usize,
+    isa: Isa,
+) -> CpuRunner {
     let region = Arc::new(HeapRegion::new(blocks * layout.block_bytes()));
     CpuRunner::with_isa(model.clone(), KvMemory::new(region, layout).unwrap(), threads, isa).unwrap()
 }
