@@ -16,6 +16,7 @@ mod fault;
 mod hand_off;
 mod http;
 mod inbox;
+pub mod loop_trace;
 mod metrics;
 mod model_files;
 mod model_loading;

@@ -203,8 +203,8 @@ async fn start(
         side_channel: SideChannel::start(side_channel, inbox.clone()),
     };
     let core = EngineCore::new(core_config);
-    let thread =
-        EngineThread::spawn(core, links, inbox.clone(), items, reporter).map_err(ServerError::Thread)?;
+    let thread = EngineThread::spawn(engine.name.clone(), core, links, inbox.clone(), items, reporter)
+        .map_err(ServerError::Thread)?;
     let serving = Serving {
         inbox,
         vocab: loaded.vocab,
