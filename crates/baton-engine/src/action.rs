@@ -108,8 +108,10 @@ pub enum SeqFailure {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     pub prompt_tokens: u32,
-    /// Of the prompt: found in the prefix cache of the engine that computed the rest of it. What comes from a peer was computed
-    /// there; else it counts when the sequence is first admitted.
+    /// Of the prompt: found in this engine's prefix cache when the sequence was first admitted.
+    pub hit_tokens: u32,
+    /// Of the prompt: computed by nobody for this request. The same as `hit_tokens`, but where the KV came from a peer it is what
+    /// the peer found.
     pub cached_tokens: u32,
     /// Of the prompt: KV that came from a peer.
     pub received_tokens: u32,

@@ -114,7 +114,8 @@ impl Engine {
         seq.table = admission.table;
         seq.computed = admission.hit_blocks * self.blocks.block_tokens();
         if !std::mem::replace(&mut seq.admitted, true) {
-            seq.usage.cached_tokens = seq.computed as u32;
+            seq.usage.hit_tokens = seq.computed as u32;
+            seq.usage.cached_tokens = seq.usage.hit_tokens;
             self.counters.prefix_queried_tokens += seq.tokens.len() as u64;
             self.counters.prefix_hit_tokens += seq.computed as u64;
         }

@@ -37,9 +37,10 @@ impl Engine {
                 self.commands.push_back(announce(*transfer, *mode, seq.chain.hashes().to_vec()));
                 *transfer
             }
-            Part::Destination { transfer, peer, .. } => {
-                self.commands.push_back(Command::Expect { transfer: *transfer, peer: peer.clone() });
-                *transfer
+            Part::Destination { transfer, mode, peer, .. } => {
+                let (transfer, early) = (*transfer, *mode == TransferMode::EarlyPull);
+                self.commands.push_back(Command::Expect { transfer, peer: peer.clone(), early });
+                transfer
             }
         };
         self.transfers.insert(transfer, Transfer { seq: Some(seq.id), ..Transfer::default() });
@@ -52,7 +53,9 @@ impl Engine {
             return;
         }
         let (transfer, beginning) = match hand_off {
-            HandOff::FromPeer { transfer, peer, .. } => (transfer, Command::Expect { transfer, peer }),
+            HandOff::FromPeer { transfer, peer, .. } => {
+                (transfer, Command::Expect { transfer, peer, early: false })
+            }
             HandOff::ToPeer { transfer, mode } => (transfer, announce(transfer, mode, Vec::new())),
             HandOff::None => return,
         };

@@ -19,6 +19,8 @@ pub enum ErrorKind {
     NotFound,
     /// The body is larger than the limit: 413.
     BodyTooLarge,
+    /// A prefill leg whose KV the engine that was to take it has given up: 409 with code `kv_receiver_gone`.
+    KvReceiverGone,
     /// Queues are full; try again later: 429.
     Overloaded,
     /// A fault of this system: 500. The message must not tell what is inside.
@@ -27,6 +29,8 @@ pub enum ErrorKind {
     BadGateway,
     /// No engine can take the request now: 503.
     Unavailable,
+    /// So much KV is on its way to this engine that more would wait for long: 503 with code `kv_in_flight`.
+    KvInFlight,
     /// An engine did not answer in time: 504.
     Timeout,
 }
@@ -37,17 +41,18 @@ impl ErrorKind {
             Self::BadRequest | Self::ContextLength | Self::Unsupported => 400,
             Self::ModelNotFound | Self::NotFound => 404,
             Self::BodyTooLarge => 413,
+            Self::KvReceiverGone => 409,
             Self::Overloaded => 429,
             Self::Internal => 500,
             Self::BadGateway => 502,
-            Self::Unavailable => 503,
+            Self::Unavailable | Self::KvInFlight => 503,
             Self::Timeout => 504,
         }
     }
 
     /// The client's own fault: says nothing about the health of an engine and is never retried.
     pub const fn is_client_fault(self) -> bool {
-        self.status() < 500 && !matches!(self, Self::Overloaded)
+        self.status() < 500 && !matches!(self, Self::Overloaded | Self::KvReceiverGone)
     }
 
     const fn type_name(self) -> &'static str {
@@ -57,8 +62,9 @@ impl ErrorKind {
             }
             Self::ModelNotFound | Self::NotFound => "not_found_error",
             Self::Overloaded => "rate_limit_error",
+            Self::KvReceiverGone => "conflict_error",
             Self::Internal | Self::BadGateway => "server_error",
-            Self::Unavailable => "service_unavailable",
+            Self::Unavailable | Self::KvInFlight => "service_unavailable",
             Self::Timeout => "timeout",
         }
     }
@@ -69,6 +75,8 @@ impl ErrorKind {
             Self::Unsupported => Some("unsupported_parameter"),
             Self::ModelNotFound => Some("model_not_found"),
             Self::BodyTooLarge => Some("body_too_large"),
+            Self::KvReceiverGone => Some("kv_receiver_gone"),
+            Self::KvInFlight => Some("kv_in_flight"),
             Self::Overloaded => Some("overloaded"),
             _ => None,
         }

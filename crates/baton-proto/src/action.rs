@@ -32,10 +32,12 @@ pub enum Direction {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
     // The engine's commands. Each transfer is named to one endpoint once: see [`knows`](crate::Endpoint::knows).
-    /// Destination: a request names this transfer; shake hands and keep the source's lease alive until units are there.
+    /// Destination: a request names this transfer; shake hands and keep the source's lease alive until units are there. Not if
+    /// `early`: where both sides began at once, each may hold what the other waits for, and that must have an end (I8).
     Expect {
         transfer: TransferId,
         peer: PeerAddress,
+        early: bool,
     },
     /// Destination, pull: read `chain[first_unit..]` into `units`; if `early`, also before the source knows of it.
     Fetch {

@@ -86,7 +86,7 @@ impl Endpoint {
     /// Deadlines are acted on by [`Input::Tick`] alone, so that whoever gives a command has heard of every ending before it.
     pub fn handle_input(&mut self, now: Time, input: Input) {
         match input {
-            Input::Expect { transfer, peer } => self.on_expect(now, transfer, peer),
+            Input::Expect { transfer, peer, early } => self.on_expect(now, transfer, peer, early),
             Input::Fetch { transfer, peer, chain, first_unit, units, early } => {
                 self.on_fetch(now, transfer, peer, Wanted { chain, first_unit, units, early });
             }

@@ -126,7 +126,7 @@ impl Transfer {
 
 impl Endpoint {
     /// A destination knows of the request before it has units for it.
-    pub(crate) fn on_expect(&mut self, now: Time, transfer: TransferId, peer: PeerAddress) {
+    pub(crate) fn on_expect(&mut self, now: Time, transfer: TransferId, peer: PeerAddress, early: bool) {
         let refused = self.refuse_new(transfer, 0);
         if let Some(why) = refused.or_else(|| (!self.seek_peer(&peer)).then_some(Ending::Limit)) {
             self.fail_unstarted(transfer, why);
@@ -135,6 +135,7 @@ impl Endpoint {
         let mut expected = Transfer::new(&PULL, Vec::new());
         expected.peer = Some(peer.engine.clone());
         expected.address = Some(peer);
+        expected.early = early;
         self.transfers.insert(transfer, expected);
         self.keep_beating(now);
     }
@@ -511,8 +512,10 @@ impl Endpoint {
     pub(crate) fn on_heartbeat_due(&mut self, now: Time) {
         let mut by_peer: BTreeMap<EngineId, Vec<TransferId>> = BTreeMap::new();
         for (id, active) in &self.transfers {
+            let silent = matches!(active.stage, Stage::Ending { .. })
+                || (active.stage == Stage::Waiting && active.early);
             if let Some(peer) = &active.peer
-                && !matches!(active.stage, Stage::Ending { .. })
+                && !silent
             {
                 by_peer.entry(peer.clone()).or_default().push(*id);
             }

@@ -199,7 +199,7 @@ impl State {
             Command::Send => Input::Send { transfer: X, chain: chain() },
             Command::Progress(unit) => Input::Progress { transfer: X, units: vec![UnitId(unit)] },
             Command::Complete => Input::Complete { transfer: X, prefilled: PREFILLED },
-            Command::Expect => Input::Expect { transfer: X, peer },
+            Command::Expect => Input::Expect { transfer: X, peer, early: false },
             Command::Fetch { early } => {
                 Input::Fetch { transfer: X, peer, chain: chain(), first_unit: 0, units: both, early }
             }

@@ -87,7 +87,7 @@ fn transfer_params(start: &LegStart, handle: Option<RawJson>) -> Option<RawJson>
         }))),
         // The handle is opaque: as it came. Without one the core starts no decode leg.
         (LegKind::Decode, TransferMode::Pull) => handle,
-        (LegKind::Decode, TransferMode::Push) => {
+        (LegKind::Decode, TransferMode::EarlyPull | TransferMode::Push) => {
             let peer = start.peer.as_ref()?;
             Some(RawJson::of(&json!({
                 "do_remote_prefill": true,

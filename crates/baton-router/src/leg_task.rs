@@ -77,7 +77,7 @@ impl LegTask {
         let connected = || self.report(Report::Connected);
         let mut answer = self.engine.send(request, connected).await.map_err(failed)?;
         if answer.status != StatusCode::OK {
-            return Err(refusal(&mut answer).await);
+            return Err(refusal(self.start.kind, &mut answer).await);
         }
         if self.start.kind == LegKind::Prefill {
             let (_, handle) = self.whole(&mut answer).await?;
@@ -171,11 +171,13 @@ fn failed(error: ExchangeError) -> Report {
 }
 
 /// What a status other than 200 means. A 3xx has no business here.
-async fn refusal(answer: &mut EngineAnswer) -> Report {
+async fn refusal(kind: LegKind, answer: &mut EngineAnswer) -> Report {
     let status = answer.status;
     let fault = match status {
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => LegFault::Overloaded,
         StatusCode::REQUEST_TIMEOUT => LegFault::ServerError,
+        // Baton's own word for it: `kv_receiver_gone`.
+        StatusCode::CONFLICT if kind == LegKind::Prefill => LegFault::Unwanted,
         _ if status.is_server_error() => LegFault::ServerError,
         _ if !status.is_client_error() => LegFault::BadAnswer,
         _ => match answer.collect(MAX_ERROR_BYTES).await {

@@ -34,6 +34,7 @@ impl ServedBy {
         let strategy = match self.mode {
             None => "none",
             Some(TransferMode::Pull) => "pull",
+            Some(TransferMode::EarlyPull) => "early-pull",
             Some(TransferMode::Push) => "push",
         };
         text + "strategy=" + strategy

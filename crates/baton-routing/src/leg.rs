@@ -31,6 +31,8 @@ pub enum LegFault {
     Overloaded,
     /// Any other 5xx.
     ServerError,
+    /// Only a prefill leg: the engine that was to take its KV has given it up, and goes on without it or has failed itself.
+    Unwanted,
     /// A 4xx: the request is at fault. The driver keeps the engine's answer.
     Refused,
     /// Status 200, but nothing in it: no choices, `finish_reason` "error", an error event, no handle, not JSON.

@@ -10,24 +10,27 @@ use serde::{Deserialize, Serialize};
 
 /// How a deployment serves its requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Strategy {
     /// One engine does the whole request.
     None,
     /// Decode reads the KV after prefill has finished.
     Pull,
+    /// Decode reads the KV while prefill computes it.
+    EarlyPull,
     /// Prefill writes the KV while it computes.
     #[default]
     Push,
 }
 
 impl Strategy {
-    pub const ALL: [Self; 3] = [Self::None, Self::Pull, Self::Push];
+    pub const ALL: [Self; 4] = [Self::None, Self::Pull, Self::EarlyPull, Self::Push];
 
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::None => "none",
             Self::Pull => "pull",
+            Self::EarlyPull => "early-pull",
             Self::Push => "push",
         }
     }
@@ -36,6 +39,7 @@ impl Strategy {
         match self {
             Self::None => &Plan::WHOLE,
             Self::Pull => &Plan::PULL,
+            Self::EarlyPull => &Plan::EARLY_PULL,
             Self::Push => &Plan::PUSH,
         }
     }
@@ -54,7 +58,7 @@ impl FromStr for Strategy {
         Self::ALL
             .into_iter()
             .find(|strategy| strategy.as_str() == text)
-            .ok_or_else(|| format!("a strategy is none, pull or push, not {text:?}"))
+            .ok_or_else(|| format!("a strategy is none, pull, early-pull or push, not {text:?}"))
     }
 }
 
@@ -96,6 +100,8 @@ impl Plan {
         answers: 1,
         mode: Some(TransferMode::Pull),
     };
+
+    pub const EARLY_PULL: Self = Self { mode: Some(TransferMode::EarlyPull), ..Self::PUSH };
 
     pub const PUSH: Self = Self {
         steps: &[

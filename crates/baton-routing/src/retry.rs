@@ -6,6 +6,7 @@
 //! | `Overloaded` | next attempt | a failure: one that is always full must not be first choice | overloaded |
 //! | `TimedOut` | next attempt | a failure | timed out |
 //! | `Restarted` | next attempt | nothing: the new one is innocent | engine failed |
+//! | `Unwanted` | decode's leg decides; without one, next attempt | nothing | engine failed |
 //! | `Refused` | ends | nothing | the engine's own words |
 //!
 //! "Next attempt" only while no byte has reached the client (I9) and attempts are left. It starts anew with a new
@@ -35,13 +36,14 @@ pub(crate) fn verdict(leg: LegId, fault: LegFault) -> Verdict {
         | LegFault::Broken
         | LegFault::ServerError
         | LegFault::BadAnswer
+        | LegFault::Unwanted
         | LegFault::Restarted => Verdict::Again(Failure::EngineFailed),
     }
 }
 
 /// Whether the fault speaks against the engine.
 pub(crate) fn blames_engine(fault: LegFault) -> bool {
-    !matches!(fault, LegFault::Refused | LegFault::Restarted)
+    !matches!(fault, LegFault::Refused | LegFault::Restarted | LegFault::Unwanted)
 }
 
 /// How long to wait after `attempts` attempts when only engines are left that have failed already.

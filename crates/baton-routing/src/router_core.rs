@@ -6,6 +6,7 @@
 //! |---|---|---|---|---|
 //! | P ends well | pull: start D. Without a handle: as "P fails" | push: D goes on | push: D goes on | - |
 //! | P fails | next attempt | drop D, next attempt | D goes on: only it knows if its KV is whole | - |
+//! | P is not wanted by D | next attempt | D goes on: it computes by itself, or fails | D goes on | - |
 //! | D's first byte | - | the client gets D's stream | - | - |
 //! | D ends well | - | - | answered; a live P is dropped | - |
 //! | D fails | - | drop P if live, next attempt | drop P if live; fails, visibly | - |
@@ -249,9 +250,11 @@ impl RouterCore {
     fn leg_failed(&mut self, now: Time, id: LegId, fault: LegFault) {
         let Some(leg) = self.close_leg(id) else { return };
         self.record_fault(now, &leg, fault);
-        let answering = self.running_attempt(leg.request).answering;
-        // See the table above: whether its KV is whole is decode's to know.
-        if answering && leg.kind == LegKind::Prefill {
+        let attempt = self.running_attempt(leg.request);
+        let answering = attempt.answering;
+        // See the table above: whether its KV is whole, or not wanted, is decode's to know.
+        let decides = answering || (fault == LegFault::Unwanted && attempt.live_legs().next().is_some());
+        if decides && leg.kind == LegKind::Prefill {
             return;
         }
         let next = match retry::verdict(id, fault) {

@@ -41,7 +41,6 @@ pub(crate) struct Exchange {
     app: Arc<App>,
     ticket: Ticket,
     text: AnswerText,
-    cached_by_peer: Option<u32>,
     timing: Timing,
     _place: OwnedSemaphorePermit,
 }
@@ -61,7 +60,7 @@ impl Exchange {
         let text = AnswerText::new(&serving.text, prepared.limits);
         let ticket = serving.submit(prepared.request)?;
         let timing = Timing { arrived, first: None, last: arrived, tokens: 0 };
-        Ok(Self { app, ticket, text, cached_by_peer: prepared.cached_by_peer, timing, _place: place })
+        Ok(Self { app, ticket, text, timing, _place: place })
     }
 
     /// The next step. Nothing may be asked after an End or an error.
@@ -106,20 +105,17 @@ impl Exchange {
         Ok(Step::End(End {
             text,
             ending: Ending { reason, stop_string, kv_transfer_params: self.params(handle, serving) },
-            usage: self.usage(usage),
+            usage: answer_usage(usage),
         }))
     }
 
     fn params(&self, handle: Option<Handle>, serving: &Serving) -> Option<baton_types::KvTransferParams> {
         handle.map(|handle| hand_off::answer(&handle, &serving.identity))
     }
+}
 
-    /// With KV from a peer, what this engine found in its own cache was computed by the peer all the same.
-    fn usage(&self, usage: Usage) -> baton_openai::Usage {
-        let cached =
-            self.cached_by_peer.map_or(usage.cached_tokens, |cached| cached.min(usage.prompt_tokens));
-        baton_openai::Usage::new(usage.prompt_tokens, usage.completion_tokens, cached)
-    }
+fn answer_usage(usage: Usage) -> baton_openai::Usage {
+    baton_openai::Usage::new(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
 }
 
 /// When the tokens of one answer came.
@@ -169,6 +165,9 @@ fn refused(why: Refusal) -> ApiError {
         Refusal::PoolTooSmall { .. } => context("The prompt does not fit this server's KV cache.".to_owned()),
         Refusal::Overloaded => overloaded(),
         Refusal::Draining => draining(),
+        Refusal::KvInFlight { .. } => {
+            ApiError::new(ErrorKind::KvInFlight, "Too much KV is on its way to this server; try another.")
+        }
         Refusal::TransferInUse => ApiError::bad_param(
             "kv_transfer_params",
             "This transfer_id is in use; draw a new one for every attempt.",
@@ -185,6 +184,8 @@ fn failed(why: SeqFailure) -> ApiError {
     match why {
         SeqFailure::Step => ApiError::new(ErrorKind::Internal, "The request could not be computed."),
         SeqFailure::Kv(_) => unavailable("The prompt's KV cache could not be fetched."),
-        SeqFailure::Receiver(_) => unavailable("The prompt's KV cache could not be handed over."),
+        SeqFailure::Receiver(_) => {
+            ApiError::new(ErrorKind::KvReceiverGone, "The prompt's KV cache is not wanted any more.")
+        }
     }
 }

@@ -111,7 +111,7 @@ fn error_response(error: &ApiError) -> Response {
         StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    if matches!(error.kind, ErrorKind::Overloaded | ErrorKind::Unavailable) {
+    if matches!(error.kind, ErrorKind::Overloaded | ErrorKind::Unavailable | ErrorKind::KvInFlight) {
         headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
     response

@@ -66,6 +66,7 @@ fn load_emulated(config: &ServerConfig, choice: &EmulatedChoice) -> Result<Loade
         head_dim: choice.head_dim,
         dtype: KvDtype::F32,
         block_tokens: config.block_tokens,
+        ranks: 1,
         order: KvOrder::BlockMajor,
     };
     let profile = CostProfile::named(&choice.profile).ok_or_else(|| {
@@ -177,7 +178,7 @@ fn model_error(error: impl std::fmt::Display) -> ServerError {
 /// What two engines must share before either may read the other's KV.
 pub(crate) fn compat(fingerprint: &str, layout: &KvLayout) -> Compat {
     let mut hasher = blake3::Hasher::new_derive_key("baton 1 kv compatibility");
-    let KvLayout { layers, kv_heads, head_dim, dtype, block_tokens, order } = layout;
+    let KvLayout { layers, kv_heads, head_dim, dtype, block_tokens, ranks: _, order } = layout;
     let layout = format!("{layers} {kv_heads} {head_dim} {dtype:?} {block_tokens} {order:?}");
     for part in [fingerprint, &layout] {
         hasher.update(&(part.len() as u64).to_le_bytes());

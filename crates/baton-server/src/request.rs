@@ -19,9 +19,6 @@ pub(crate) struct Prepared {
     pub stream: bool,
     pub include_usage: bool,
     pub return_token_ids: bool,
-    /// Prompt tokens that nobody computed for this request, as the prefill leg counted them; only with a
-    /// hand-off from a peer.
-    pub cached_by_peer: Option<u32>,
 }
 
 /// Takes as long as the body is: not for an async thread if it is large.
@@ -84,13 +81,6 @@ fn finish(
     }
     let max_tokens = generation.answer_limit(prompt.len(), serving.max_len)?;
     let stop_tokens = if generation.ignore_eos { Vec::new() } else { serving.eos.clone() };
-    let cached_by_peer = match hand_off {
-        HandOff::FromPeer { .. } => {
-            let params = generation.kv_transfer_params.as_ref();
-            Some(params.and_then(|params| params.remote_prefill_cached_tokens).unwrap_or(0))
-        }
-        _ => None,
-    };
     let salt = CacheSalt {
         tenant,
         client: generation.cache_salt.clone().unwrap_or_default(),
@@ -113,6 +103,5 @@ fn finish(
         stream: generation.stream,
         include_usage: generation.include_usage,
         return_token_ids: generation.return_token_ids,
-        cached_by_peer,
     })
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::serve::ListenerExt;
 use baton_engine::EngineCore;
 use baton_transport::{BlockPool, TransportLimits};
-use baton_types::{EngineId, EngineInfo, EngineName};
+use baton_types::{EngineId, EngineInfo, EngineName, PoolShape};
 use tokio::net::TcpListener;
 use tokio::runtime;
 use tokio::sync::watch;
@@ -224,7 +224,8 @@ fn core_config(
     metadata: Vec<u8>,
 ) -> baton_engine::Config {
     let compat = model_loading::compat(&loaded.fingerprint, &loaded.layout);
-    let mut proto = baton_proto::Config::new(engine.clone(), compat, metadata, loaded.blocks);
+    let shape = PoolShape::whole_blocks(loaded.blocks, loaded.layout.dtype);
+    let mut proto = baton_proto::Config::new(engine.clone(), compat, metadata, shape);
     // A peer beyond the transport's limit is refused before the handshake, not after.
     proto.limits.peers = TransportLimits::default().peers;
     proto.lease = Duration::from_millis(config.lease_ms);

@@ -1,15 +1,16 @@
 //! What the protocol says to the transport, and what the transport says back.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::{Arc, LazyLock};
 
 use baton_proto::{Input, Output};
 use baton_transport::{
-    BlockPool, BlockPost, Direction, Event, MemoryHub, MemoryTransport, PeerTls, PostId, ShmTransport,
-    TcpConfig, TcpTransport, TransferHandle, TransferThread, Transport, TransportError, TransportLimits,
+    Access, BlockPool, BlockPost, Direction, Event, MemoryHub, MemoryTransport, PeerTls, PermitId, PostId,
+    ShmTransport, TcpConfig, TcpTransport, TransferHandle, TransferThread, Transport, TransportError,
+    TransportLimits,
 };
-use baton_types::{EngineId, HeapRegion, MemoryRegion};
+use baton_types::{EngineId, HeapRegion, MemoryRegion, TransferId, UnitId};
 
 use crate::config::{ServerConfig, TransportKind};
 use crate::inbox::Inbox;
@@ -42,7 +43,7 @@ pub(crate) fn open(
     region: Arc<dyn MemoryRegion>,
     tls: Option<PeerTls>,
 ) -> Result<Box<dyn Transport>, TransportError> {
-    let limits = TransportLimits::default();
+    let limits = TransportLimits { enforce_permits: true, ..TransportLimits::default() };
     let io = |error: io::Error| TransportError::Io(error.to_string());
     let mut transport: Box<dyn Transport> = match config.transport {
         TransportKind::Memory => Box::new(MemoryTransport::new(engine, HUB.clone(), limits)),
@@ -72,6 +73,9 @@ pub(crate) struct TransferLink {
     /// Paths whose removal did not find a place among the thread's commands. Nothing else may stand for it:
     /// the fence has to come from the transport (I3).
     removals: VecDeque<EngineId>,
+    /// What each transfer's peer may do, in as many parts as it was said in.
+    permits: BTreeMap<(EngineId, TransferId), Vec<PermitId>>,
+    next_permit: u64,
 }
 
 impl TransferLink {
@@ -85,7 +89,12 @@ impl TransferLink {
         inbox: Inbox,
     ) -> Result<Self, TransportError> {
         let sink = move |event| inbox.send_blocking(baton_engine::Input::Proto(input_of(event)));
-        Ok(Self { thread: TransferThread::spawn(transport, pool, sink)?, removals: VecDeque::new() })
+        Ok(Self {
+            thread: TransferThread::spawn(transport, pool, sink)?,
+            removals: VecDeque::new(),
+            permits: BTreeMap::new(),
+            next_permit: 0,
+        })
     }
 
     /// Does what the protocol wants of the transport; gives the answer where it is known at once.
@@ -94,8 +103,8 @@ impl TransferLink {
     /// If the transfer thread has died: blocks that peers may write into are nobody's then.
     pub fn obey(&mut self, output: Output) -> Option<Input> {
         match output {
-            Output::AddPath { engine, metadata, blocks } => {
-                let refused = full(self.thread.add_peer(engine.clone(), metadata, blocks));
+            Output::AddPath { engine, metadata, shape } => {
+                let refused = full(self.thread.add_peer(engine.clone(), metadata, shape.units));
                 refused.then_some(Input::PathRefused { engine })
             }
             Output::RemovePath { engine } => {
@@ -103,7 +112,17 @@ impl TransferLink {
                 self.retry_removals();
                 None
             }
-            Output::Post { post, engine, direction, pairs, notify } => {
+            Output::Permit { engine, transfer, direction, units } => {
+                self.permit(engine, transfer, direction, &units);
+                None
+            }
+            Output::Forbid { engine, transfer } => {
+                for id in self.permits.remove(&(engine.clone(), transfer)).unwrap_or_default() {
+                    self.thread.forbid(&engine, id);
+                }
+                None
+            }
+            Output::Post { post, engine, direction, pairs, notify, .. } => {
                 let block_post = BlockPost {
                     id: PostId(post.0),
                     direction: match direction {
@@ -117,6 +136,27 @@ impl TransferLink {
                 full(self.thread.post(block_post)).then_some(Input::Moved { post, ok: false })
             }
             other => unreachable!("not for the transport: {other:?}"),
+        }
+    }
+
+    fn permit(
+        &mut self,
+        engine: EngineId,
+        transfer: TransferId,
+        direction: baton_proto::Direction,
+        units: &[UnitId],
+    ) {
+        let id = PermitId(self.next_permit);
+        self.next_permit += 1;
+        let access = match direction {
+            baton_proto::Direction::Read => Access::Read,
+            baton_proto::Direction::Write => Access::Write,
+        };
+        let blocks: Vec<u32> = units.iter().map(|unit| unit.0).collect();
+        match self.thread.permit(&engine, id, access, &blocks) {
+            Ok(()) => self.permits.entry((engine, transfer)).or_default().push(id),
+            // The peer's posts fail, and the transfer with them.
+            Err(error) => tracing::warn!(%engine, %transfer, %error, "a peer cannot be given its permit"),
         }
     }
 

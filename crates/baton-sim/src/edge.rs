@@ -1,6 +1,6 @@
 //! The HTTP edge of the engines: legs that come in, tokens and errors that go out.
 
-use baton_engine::{FinishReason, Input, Refusal, Request, Usage};
+use baton_engine::{FinishReason, Input, Refusal, Request, SeqFailure, Usage};
 use baton_routing::{LegFault, LegId};
 use baton_types::{BlockChain, CacheSalt, LegKind, SeqId, TokenId};
 
@@ -50,8 +50,8 @@ impl World {
         let salt = CacheSalt { model: MODEL.fingerprint(), ..asker.salt.clone() };
         let all: Vec<TokenId> = asker.prompt.iter().chain(&asker.unstopped).copied().collect();
         let chain = BlockChain::new(&salt, self.scenario.layout.block_tokens as usize, &all);
-        for hash in chain.full_hashes() {
-            process.contents.entry(*hash).or_default().insert(seq);
+        for hash in chain.full_blocks(1) {
+            process.contents.entry(hash).or_default().insert(seq);
         }
         self.answer(node, seq, LegNews::Connected);
         self.tell_engine(node, Input::Submit(request));
@@ -114,6 +114,7 @@ impl World {
             FinishReason::Failed(_) if served.streaming && !served.tokens.is_empty() => {
                 LegNews::Failed(LegFault::BadAnswer)
             }
+            FinishReason::Failed(SeqFailure::Receiver(_)) => LegNews::Failed(LegFault::Unwanted),
             FinishReason::Failed(_) => LegNews::Failed(LegFault::ServerError),
         };
         self.answer(node, seq, news);
@@ -125,7 +126,7 @@ impl World {
             Refusal::Empty | Refusal::ContextTooLong { .. } | Refusal::PoolTooSmall { .. } => {
                 LegFault::Refused
             }
-            Refusal::Overloaded | Refusal::Draining => LegFault::Overloaded,
+            Refusal::Overloaded | Refusal::Draining | Refusal::KvInFlight { .. } => LegFault::Overloaded,
             Refusal::TransferInUse | Refusal::OwnPeer => LegFault::ServerError,
         };
         self.answer(node, seq, LegNews::Failed(fault));
@@ -141,13 +142,13 @@ impl World {
 /// I13: whatever a prefix hit found was put there by another request that had the same words and the same salt.
 fn check_hits(process: &Process, seq: SeqId, usage: Usage) {
     let block_tokens = process.memory.layout().block_tokens;
-    if usage.cached_tokens == 0 {
+    if usage.hit_tokens == 0 {
         return;
     }
     let others = process.contents.values().filter(|seqs| seqs.contains(&seq) && seqs.len() > 1).count();
     assert!(
-        usage.cached_tokens / block_tokens <= others as u32,
+        usage.hit_tokens / block_tokens <= others as u32,
         "I13: {seq:?} hit {} cached tokens, of which {others} blocks are anybody's",
-        usage.cached_tokens
+        usage.hit_tokens
     );
 }

@@ -9,7 +9,7 @@ use baton_proto::{Compat, PeerAddress};
 use baton_routing::LegId;
 use baton_types::{
     BlockHash, EngineId, EngineInfo, EngineLoad, EngineName, EngineRole, HeapRegion, KvLayout, Mutation,
-    SeqId, SideChannel, Time, TokenId,
+    PoolShape, SeqId, SideChannel, Time, TokenId,
 };
 
 use crate::client::{MODEL, MODEL_NAME};
@@ -181,7 +181,8 @@ fn engine_config(
     mutation: Mutation,
 ) -> Config {
     let compat = Compat([if spec.compatible { 1 } else { 2 }; 16]);
-    let mut proto = baton_proto::Config::new(id, compat, metadata(life), spec.num_blocks);
+    let shape = PoolShape::whole_blocks(spec.num_blocks, layout.dtype);
+    let mut proto = baton_proto::Config::new(id, compat, metadata(life), shape);
     proto.lease = timing.lease;
     proto.heartbeat = timing.heartbeat;
     proto.retry = timing.retry;
@@ -199,6 +200,7 @@ fn engine_config(
         step_tokens: spec.step_tokens,
         max_waiting: spec.max_waiting,
         max_receiving: spec.max_receiving,
+        max_inbound_blocks: spec.max_inbound_blocks,
         watermark_blocks: spec.watermark_blocks,
         prefix_cache: spec.prefix_cache,
         on_lost_kv: spec.on_lost_kv,

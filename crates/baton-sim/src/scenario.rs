@@ -41,6 +41,7 @@ pub(crate) struct EngineSpec {
     pub step_tokens: usize,
     pub max_waiting: usize,
     pub max_receiving: usize,
+    pub max_inbound_blocks: usize,
     pub watermark_blocks: usize,
     pub prefix_cache: bool,
     pub on_lost_kv: OnLostKv,
@@ -99,12 +100,14 @@ impl Scenario {
             head_dim: 8,
             dtype: KvDtype::F32,
             block_tokens: random.pick(&[2, 4, 4, 8, 16]),
+            ranks: 1,
             order: KvOrder::BlockMajor,
         };
         let workload = draw_workload(random, layout.block_tokens);
         let faults = if faulty { draw_faults(random) } else { FaultRates::default() };
         let calm = faults.is_calm();
-        let strategies = [Strategy::None, Strategy::Pull, Strategy::Pull, Strategy::Push, Strategy::Push];
+        let strategies =
+            [Strategy::None, Strategy::Pull, Strategy::EarlyPull, Strategy::Push, Strategy::Push];
         let mut scenario = Self {
             strategy: random.pick(&strategies),
             policy: random.pick(&PolicyKind::ALL),
@@ -181,6 +184,7 @@ fn draw_engines(random: &mut Random, layout: &KvLayout, workload: &Workload, cal
             step_tokens: max_running + random.skewed(0..128) as usize,
             max_waiting: if calm { 1000 } else { random.within(2..40) as usize },
             max_receiving: random.within(1..9) as usize,
+            max_inbound_blocks: if calm { 1 << 20 } else { random.within(need..need * 8) as usize },
             watermark_blocks: random.below(3).min(u64::from(num_blocks) - 1) as usize,
             prefix_cache: !random.chance(100),
             on_lost_kv: if !calm && random.chance(250) { OnLostKv::Fail } else { OnLostKv::Recompute },

@@ -4,7 +4,7 @@ use std::fmt;
 
 use baton_engine::Output;
 use baton_routing::{EngineKey, RouterCore, RoutingConfig};
-use baton_types::{Mutation, SeqId, Time};
+use baton_types::{BlockId, Mutation, SeqId, Time};
 
 use crate::client::{Client, draw_clients};
 use crate::fabric::Fabric;
@@ -311,7 +311,10 @@ impl World {
             Output::Close { conn } => self.close(conn),
             Output::AddPath { engine, metadata, .. } => self.add_path(node, engine, &metadata),
             Output::RemovePath { engine } => self.remove_path(node, engine),
-            Output::Post { post, engine, direction, pairs, notify } => {
+            Output::Permit { .. } | Output::Forbid { .. } => {}
+            Output::Post { post, engine, direction, pairs, notify, .. } => {
+                let pairs =
+                    pairs.into_iter().map(|(ours, theirs)| (BlockId(ours.0), BlockId(theirs.0))).collect();
                 self.post(node, crate::fabric::Order { post, engine, direction, pairs, notify });
             }
             Output::Event(event) => panic!("an engine core keeps its events: {event:?}"),

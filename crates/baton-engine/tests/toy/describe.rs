@@ -41,7 +41,7 @@ pub fn output(output: &Output) -> Option<String> {
             let handle = handle.map_or(String::new(), |handle| format!(", handle {:?}", handle.transfer));
             format!(
                 "finished {seq:?}: {reason:?}, {} prompt ({} cached, {} received) + {}{handle}",
-                usage.prompt_tokens, usage.cached_tokens, usage.received_tokens, usage.completion_tokens
+                usage.prompt_tokens, usage.hit_tokens, usage.received_tokens, usage.completion_tokens
             )
         }
         Output::Refused { seq, why } => format!("refused {seq:?}: {why:?}"),

@@ -89,7 +89,7 @@ fn apply(world: &mut World, engines: &mut Engines, step: Step) {
             engines.expected[n as usize] = true;
             world.hold(1, id(n), &[], false, Vec::new());
             let peer = world.address(0);
-            world.input(1, Input::Expect { transfer: id(n), peer });
+            world.input(1, Input::Expect { transfer: id(n), peer, early: n % 2 == 0 });
         }
         Step::Fetch { transfer: n, .. } | Step::Receive(n) => {
             let over = world.nodes[1].endings.contains_key(&id(n));

@@ -207,7 +207,7 @@ fn an_abort_before_the_request_is_remembered() {
     let mut world = world();
     let peer = world.address(P);
     world.hold(D, X, &[], false, Vec::new());
-    world.input(D, Input::Expect { transfer: X, peer });
+    world.input(D, Input::Expect { transfer: X, peer, early: false });
     world.input(D, Input::Cancel { transfer: X });
     world.run(Time::from_millis(20));
     offer(&mut world, 1);
@@ -258,7 +258,7 @@ fn heartbeats_keep_an_offer_until_it_is_fetched() {
     begin(&mut world);
     finish(&mut world);
     let peer = world.address(P);
-    world.input(D, Input::Expect { transfer: X, peer });
+    world.input(D, Input::Expect { transfer: X, peer, early: false });
     world.run(Time::from_millis(20_000));
     assert!(world.nodes[P].endings.is_empty(), "still wanted");
     fetch(&mut world, 1, 0, false);
