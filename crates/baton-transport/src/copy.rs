@@ -3,30 +3,50 @@
 
 use std::ptr::{NonNull, copy_nonoverlapping};
 
+use baton_types::KvDtype;
+
+use crate::convert::{Conversion, convert};
+use crate::posts::element_bytes;
 use crate::transport::{Descriptor, Direction};
 
-/// Bytes that are neighbours on both sides.
+/// Elements that are neighbours on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub direction: Direction,
     pub local: u64,
     pub remote: u64,
+    /// In elements, which are bytes without conversion.
     pub len: usize,
+    pub conversion: Option<Conversion>,
 }
 
 impl Run {
+    /// Bytes on the side that has more of them.
+    pub fn bytes(&self) -> usize {
+        let (local, remote) = element_bytes(self.conversion);
+        self.len * local.max(remote) as usize
+    }
+
+    pub fn local_end(&self) -> u64 {
+        self.local + self.len as u64 * u64::from(element_bytes(self.conversion).0)
+    }
+
+    pub fn remote_end(&self) -> u64 {
+        self.remote + self.len as u64 * u64::from(element_bytes(self.conversion).1)
+    }
+
     /// Which of the peer's bytes it touches.
     pub fn remote_range(&self) -> Descriptor {
-        Descriptor { offset: self.remote, len: self.len as u32 }
+        Descriptor { offset: self.remote, len: (self.remote_end() - self.remote) as u32 }
     }
 
     /// Copies the run between the two regions that begin at `local` and `remote`.
     ///
     /// # Safety
-    /// Both regions must stay mapped, and hold `len` bytes from the run's offset. They must not overlap.
+    /// Both regions must stay mapped, and hold `len` elements from the run's offset. They must not overlap.
     /// Nobody else may write the source or touch the destination meanwhile; between engines, leases see to
-    /// that (I3). A peer that breaks this rule gets torn bytes: no value here is interpreted, so it cannot do
-    /// more.
+    /// that (I3). A peer that breaks this rule gets torn bytes: no value here decides anything, so it cannot
+    /// do more.
     pub unsafe fn copy(&self, local: NonNull<u8>, remote: NonNull<u8>) {
         // SAFETY: both offsets are inside their regions (caller).
         let (local, remote) =
@@ -35,8 +55,22 @@ impl Run {
             Direction::Read => (remote, local),
             Direction::Write => (local, remote),
         };
-        // SAFETY: `len` bytes are mapped on both sides, which do not overlap (caller).
-        unsafe { copy_bytes(from.cast_const(), to, self.len) }
+        // SAFETY: `len` elements are mapped on both sides, which do not overlap (caller).
+        unsafe {
+            match self.types() {
+                None => copy_bytes(from.cast_const(), to, self.len),
+                Some((from_type, to_type)) => convert(from.cast_const(), from_type, to, to_type, self.len),
+            }
+        }
+    }
+
+    /// Of the source and the destination, where they differ.
+    fn types(&self) -> Option<(KvDtype, KvDtype)> {
+        let conversion = self.conversion?;
+        Some(match self.direction {
+            Direction::Read => (conversion.remote(), conversion.local()),
+            Direction::Write => (conversion.local(), conversion.remote()),
+        })
     }
 }
 

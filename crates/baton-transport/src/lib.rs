@@ -3,7 +3,9 @@
 //!
 //! A [`Transport`] is owned by one thread; [`TransferThread`] is that thread for whoever moves KV blocks.
 
+pub mod convert;
 mod copy;
+pub mod kv_pool;
 mod lists;
 pub mod memory;
 pub mod peer_tls;
@@ -14,12 +16,14 @@ pub mod tcp;
 pub mod transfer_thread;
 pub mod transport;
 
+pub use convert::Conversion;
+pub use kv_pool::{KvPool, KvPost};
 pub use memory::{MemoryHub, MemoryTransport};
 pub use peer_tls::{PeerTls, PeerTlsError, PeerTlsFiles};
 pub use permits::{Access, PermitId, Permits};
 pub use shm::{ShmRegion, ShmTransport};
 pub use tcp::{TcpConfig, TcpTransport};
-pub use transfer_thread::{BlockPool, BlockPost, TransferHandle, TransferThread};
+pub use transfer_thread::{TransferHandle, TransferThread};
 pub use transport::{
     Descriptor, Direction, Event, ListId, MAX_NOTIFICATION, MAX_PAIRS, Post, PostId, Transport,
     TransportError, TransportLimits, Waker,

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use baton_types::{EngineId, MemoryRegion};
 
+use crate::convert::Conversion;
 use crate::lists::{ListIds, Lists};
 use crate::permits::{Access, Permits};
 use crate::posts::{PostQueue, Sent};
@@ -287,6 +288,12 @@ impl Transport for MemoryTransport {
     ) -> Result<ListId, TransportError> {
         let known = self.peers.get_mut(peer).ok_or_else(|| TransportError::UnknownPeer(peer.clone()))?;
         known.lists.prepare(self.list_ids.next()?, descriptors)
+    }
+
+    fn convert(&mut self, peer: &EngineId, conversion: Conversion) -> Result<(), TransportError> {
+        let known = self.peers.get_mut(peer).ok_or_else(|| TransportError::UnknownPeer(peer.clone()))?;
+        known.posts.conversion = Some(conversion);
+        Ok(())
     }
 
     fn post(&mut self, post: Post) -> Result<(), TransportError> {

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::convert::Conversion;
 use crate::copy::Run;
 use crate::lists::Lists;
 use crate::transport::{
@@ -23,13 +24,24 @@ pub(crate) struct Moving {
     remote: Arc<[Descriptor]>,
     pairs: Vec<(u32, u32)>,
     pub notify: Option<Vec<u8>>,
-    /// The first pair that is not wholly moved, and how many bytes of it are.
+    conversion: Option<Conversion>,
+    /// The first pair that is not wholly moved, and how many elements of it are. Without conversion an element is a byte.
     next_pair: usize,
-    moved_bytes: u32,
+    moved: u32,
 }
 
 impl Moving {
     pub fn new(post: Post, local: &Lists, remote: &Lists) -> Result<Self, TransportError> {
+        Self::converting(post, local, remote, None)
+    }
+
+    /// The same where the peer's elements may have another type: a pair has equally many of them.
+    fn converting(
+        post: Post,
+        local: &Lists,
+        remote: &Lists,
+        conversion: Option<Conversion>,
+    ) -> Result<Self, TransportError> {
         if post.pairs.len() > MAX_PAIRS {
             return Err(TransportError::Limit("pairs of a post"));
         }
@@ -37,9 +49,14 @@ impl Moving {
             return Err(TransportError::Limit("bytes of a notification"));
         }
         let (local, remote) = (local.get(post.local)?, remote.get(post.remote)?);
+        let (local_bytes, remote_bytes) = element_bytes(conversion);
+        let fit = |l: &Descriptor, r: &Descriptor| {
+            let whole = l.len.is_multiple_of(local_bytes) && r.len.is_multiple_of(remote_bytes);
+            whole && l.len / local_bytes == r.len / remote_bytes
+        };
         for &(l, r) in &post.pairs {
             match (local.get(l as usize), remote.get(r as usize)) {
-                (Some(l), Some(r)) if l.len == r.len => {}
+                (Some(l), Some(r)) if fit(l, r) => {}
                 _ => return Err(TransportError::OutOfBounds),
             }
         }
@@ -50,8 +67,9 @@ impl Moving {
             remote: remote.clone(),
             pairs: post.pairs,
             notify: post.notify,
+            conversion,
             next_pair: 0,
-            moved_bytes: 0,
+            moved: 0,
         })
     }
 
@@ -59,30 +77,37 @@ impl Moving {
         self.next_pair == self.pairs.len()
     }
 
-    /// The next bytes to move, at most `max_bytes` (not 0): neighbouring pairs become one run. None when
-    /// nothing is left.
+    /// The next elements to move, at most `max_bytes` (enough for one) on either side: neighbouring pairs become one run. None
+    /// when nothing is left.
     pub fn next_run(&mut self, max_bytes: usize) -> Option<Run> {
+        let (local_bytes, remote_bytes) = element_bytes(self.conversion);
+        let max_len = max_bytes / local_bytes.max(remote_bytes) as usize;
         let mut run: Option<Run> = None;
         while let Some(&(l, r)) = self.pairs.get(self.next_pair) {
             let (l, r) = (self.local[l as usize], self.remote[r as usize]);
-            let left_bytes = (l.len - self.moved_bytes) as usize;
-            if left_bytes == 0 {
-                (self.next_pair, self.moved_bytes) = (self.next_pair + 1, 0);
+            let left = (l.len / local_bytes - self.moved) as usize;
+            if left == 0 {
+                (self.next_pair, self.moved) = (self.next_pair + 1, 0);
                 continue;
             }
-            let (local, remote) =
-                (l.offset + u64::from(self.moved_bytes), r.offset + u64::from(self.moved_bytes));
-            let run = run.get_or_insert(Run { direction: self.direction, local, remote, len: 0 });
-            let grown = run.len as u64;
-            if run.len == max_bytes || run.local + grown != local || run.remote + grown != remote {
+            let local = l.offset + u64::from(self.moved) * u64::from(local_bytes);
+            let remote = r.offset + u64::from(self.moved) * u64::from(remote_bytes);
+            let (direction, conversion) = (self.direction, self.conversion);
+            let run = run.get_or_insert(Run { direction, local, remote, len: 0, conversion });
+            if run.len == max_len || run.local_end() != local || run.remote_end() != remote {
                 break;
             }
-            let taken = left_bytes.min(max_bytes - run.len);
+            let taken = left.min(max_len - run.len);
             run.len += taken;
-            self.moved_bytes += taken as u32;
+            self.moved += taken as u32;
         }
         run
     }
+}
+
+/// Bytes of one element of ours and of the peer's.
+pub(crate) fn element_bytes(conversion: Option<Conversion>) -> (u32, u32) {
+    conversion.map_or((1, 1), |c| (c.local().bytes() as u32, c.remote().bytes() as u32))
 }
 
 /// A post whose bytes are in place, and whose notification still has to be sent.
@@ -105,6 +130,7 @@ pub(crate) enum Sent {
 #[derive(Debug)]
 pub(crate) struct PostQueue {
     max_posts: usize,
+    pub conversion: Option<Conversion>,
     copying: VecDeque<Moving>,
     copied: VecDeque<Copied>,
     /// Those that touch what the peer does not permit.
@@ -113,14 +139,20 @@ pub(crate) struct PostQueue {
 
 impl PostQueue {
     pub fn new(max_posts: usize) -> Self {
-        Self { max_posts, copying: VecDeque::new(), copied: VecDeque::new(), refused: Vec::new() }
+        Self {
+            max_posts,
+            conversion: None,
+            copying: VecDeque::new(),
+            copied: VecDeque::new(),
+            refused: Vec::new(),
+        }
     }
 
     pub fn push(&mut self, post: Post, local: &Lists, remote: &Lists) -> Result<(), TransportError> {
         if self.copying.len() + self.copied.len() + self.refused.len() >= self.max_posts {
             return Err(TransportError::Limit("posts in flight to a peer"));
         }
-        self.copying.push_back(Moving::new(post, local, remote)?);
+        self.copying.push_back(Moving::converting(post, local, remote, self.conversion)?);
         Ok(())
     }
 
@@ -141,7 +173,7 @@ impl PostQueue {
                 && let Some(run) = post.next_run(budget)
             {
                 is_permitted = copy(run);
-                budget -= run.len;
+                budget -= run.bytes();
             }
             let Some(post) = self.copying.pop_front() else { return };
             if !is_permitted {

@@ -42,6 +42,7 @@ use self::packet::Metadata;
 use self::peer::Peer;
 pub use self::region::ShmRegion;
 use self::socket::{Ready, Sockets};
+use crate::convert::Conversion;
 use crate::lists::{ListIds, Lists};
 use crate::permits::Permits;
 use crate::transport::{Descriptor, Event, ListId, Post, Transport, TransportError, TransportLimits, Waker};
@@ -178,6 +179,12 @@ impl Transport for ShmTransport {
     ) -> Result<ListId, TransportError> {
         let known = self.peers.get_mut(peer).ok_or_else(|| TransportError::UnknownPeer(peer.clone()))?;
         known.lists.prepare(self.list_ids.next()?, descriptors)
+    }
+
+    fn convert(&mut self, peer: &EngineId, conversion: Conversion) -> Result<(), TransportError> {
+        let known = self.peers.get_mut(peer).ok_or_else(|| TransportError::UnknownPeer(peer.clone()))?;
+        known.posts.conversion = Some(conversion);
+        Ok(())
     }
 
     fn post(&mut self, post: Post) -> Result<(), TransportError> {

@@ -1,4 +1,4 @@
-//! The one thread that owns a transport and moves whole KV blocks over it.
+//! The one thread that owns a transport and moves KV over it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,49 +8,19 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use baton_types::EngineId;
+use baton_types::{EngineId, PoolShape, UnitId};
 
+use crate::kv_pool::{Grain, KvPool, KvPost, Lists, Moves, Route};
 use crate::permits::{Access, PermitId, Permits};
-use crate::transport::{
-    Descriptor, Direction, Event, ListId, Post, PostId, Transport, TransportError, Waker,
-};
-
-/// A block-major pool: block `i` is the `block_bytes` bytes from `i * block_bytes`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockPool {
-    pub block_bytes: u32,
-    pub blocks: u32,
-}
-
-impl BlockPool {
-    fn descriptor(self, block: u32) -> Descriptor {
-        Descriptor { offset: u64::from(block) * u64::from(self.block_bytes), len: self.block_bytes }
-    }
-
-    fn descriptors(self) -> Vec<Descriptor> {
-        (0..self.blocks).map(|block| self.descriptor(block)).collect()
-    }
-}
-
-/// A [`Post`] of whole blocks: moves `(our block, the peer's block)` for each pair.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BlockPost {
-    pub id: PostId,
-    pub direction: Direction,
-    pub peer: EngineId,
-    pub pairs: Vec<(u32, u32)>,
-    pub notify: Option<Vec<u8>>,
-}
+use crate::transport::{Direction, Event, ListId, Post, PostId, Transport, TransportError, Waker};
 
 #[derive(Debug)]
 enum Command {
-    AddPeer { peer: EngineId, metadata: Vec<u8>, blocks: u32 },
+    AddPeer { peer: EngineId, metadata: Vec<u8>, shape: PoolShape },
     RemovePeer(EngineId),
-    Post(BlockPost),
+    Post(KvPost),
 }
 
-/// Blocks of a pool, ours or a peer's.
-const MAX_BLOCKS: u32 = 1 << 22;
 /// Commands that may wait for the thread.
 const MAX_COMMANDS: usize = 4096;
 /// Commands taken between two polls.
@@ -66,16 +36,21 @@ pub struct TransferHandle {
     commands: SyncSender<Command>,
     waker: Waker,
     stop: Arc<AtomicBool>,
-    pool: BlockPool,
+    pool: KvPool,
     permits: Permits,
     thread: Option<JoinHandle<()>>,
 }
 
 impl TransferHandle {
-    /// Adds a peer whose pool has `blocks` blocks of the same size as ours. [`Event::PeerRefused`] if that
-    /// cannot be.
-    pub fn add_peer(&self, peer: EngineId, metadata: Vec<u8>, blocks: u32) -> Result<(), TransportError> {
-        self.send(Command::AddPeer { peer, metadata, blocks })
+    /// Adds a peer whose pool has this shape, and is as ours otherwise. [`Event::PeerRefused`] if that cannot be, or the
+    /// transport cannot convert between the two.
+    pub fn add_peer(
+        &self,
+        peer: EngineId,
+        metadata: Vec<u8>,
+        shape: PoolShape,
+    ) -> Result<(), TransportError> {
+        self.send(Command::AddPeer { peer, metadata, shape })
     }
 
     /// [`Event::Failed`] for each post in flight to the peer, and [`Event::PeerLost`] once its blocks are
@@ -85,26 +60,23 @@ impl TransferHandle {
     }
 
     /// [`Event::Done`] or [`Event::Failed`], exactly once.
-    pub fn post(&self, post: BlockPost) -> Result<(), TransportError> {
+    pub fn post(&self, post: KvPost) -> Result<(), TransportError> {
         self.send(Command::Post(post))
     }
 
-    /// Lets the peer read, or write, these blocks of our pool. Unlike the other calls it has effect when it
+    /// Lets the peer read, or write, these units of our pool. Unlike the other calls it has effect when it
     /// returns, and gives no event; see [`Permits`].
     pub fn permit(
         &self,
         peer: &EngineId,
         id: PermitId,
         access: Access,
-        blocks: &[u32],
+        units: &[UnitId],
     ) -> Result<(), TransportError> {
-        if blocks.iter().any(|&block| block >= self.pool.blocks) {
-            return Err(TransportError::OutOfBounds);
-        }
-        self.permits.permit(peer, id, access, blocks.iter().map(|&block| self.pool.descriptor(block)))
+        self.permits.permit(peer, id, access, self.pool.ranges(units)?)
     }
 
-    /// Takes a permit back. When it returns, nothing of the peer's touches those blocks any more under that
+    /// Takes a permit back. When it returns, nothing of the peer's touches those units any more under that
     /// permit; it waits for no longer than a slice of a copy takes.
     pub fn forbid(&self, peer: &EngineId, id: PermitId) {
         self.permits.forbid(peer, id);
@@ -135,17 +107,31 @@ impl Drop for TransferHandle {
     }
 }
 
-/// Moves blocks, and sleeps when there are none to move.
+/// Moves KV, and sleeps when there is none to move.
 #[derive(Debug)]
 pub struct TransferThread<F> {
     transport: Box<dyn Transport>,
     sink: F,
     commands: Receiver<Command>,
     stop: Arc<AtomicBool>,
-    block_bytes: u32,
-    local: ListId,
-    /// The list of every block of a peer.
-    remotes: BTreeMap<EngineId, ListId>,
+    pool: KvPool,
+    /// Of our pool, prepared once for all peers.
+    locals: BTreeMap<Grain, ListId>,
+    peers: BTreeMap<EngineId, Route>,
+    /// Posts in flight, by the number that the transport knows the part by that it moves.
+    moving: BTreeMap<PostId, Moving>,
+    next_part: u64,
+}
+
+/// A post that takes several of the transport, one after another, if it has more pairs than one of those may have.
+#[derive(Debug)]
+struct Moving {
+    id: PostId,
+    direction: Direction,
+    peer: EngineId,
+    left: Moves,
+    /// Goes with the last part, so that it arrives after all bytes.
+    notify: Option<Vec<u8>>,
 }
 
 impl<F: Fn(Event) + Send + 'static> TransferThread<F> {
@@ -153,21 +139,24 @@ impl<F: Fn(Event) + Send + 'static> TransferThread<F> {
     /// `sink` gets every event; it runs on the thread, so it must only pass them on.
     pub fn spawn(
         mut transport: Box<dyn Transport>,
-        pool: BlockPool,
+        pool: KvPool,
         sink: F,
     ) -> Result<TransferHandle, TransportError> {
-        let local = transport.prepare_local(&pool.descriptors())?;
+        // Most peers need it, and it shows that the pool is inside the region.
+        let blocks = transport.prepare_local(&pool.descriptors(Grain::Block)?)?;
         let (sender, commands) = sync_channel(MAX_COMMANDS);
         let (waker, stop) = (transport.waker(), Arc::new(AtomicBool::new(false)));
-        let (block_bytes, permits) = (pool.block_bytes, transport.permits().clone());
+        let permits = transport.permits().clone();
         let state = Self {
             transport,
             sink,
             commands,
             stop: stop.clone(),
-            block_bytes,
-            local,
-            remotes: BTreeMap::new(),
+            pool: pool.clone(),
+            locals: BTreeMap::from([(Grain::Block, blocks)]),
+            peers: BTreeMap::new(),
+            moving: BTreeMap::new(),
+            next_part: 0,
         };
         let thread = thread::Builder::new()
             .name("baton-transfer".to_owned())
@@ -180,8 +169,11 @@ impl<F: Fn(Event) + Send + 'static> TransferThread<F> {
         let mut events = Vec::new();
         while !self.stop.load(Ordering::Acquire) {
             let taken = self.obey_some();
+            let parts = self.next_part;
             let more = self.transport.poll(&mut events);
             events.drain(..).for_each(|event| self.report(event));
+            // The next part of a post begins with the next poll.
+            let more = more || self.next_part != parts;
             // A command sent since the last sleep has rung the waker; only those left over from before it
             // have not.
             if !more && taken < MAX_COMMANDS_AT_ONCE {
@@ -194,8 +186,8 @@ impl<F: Fn(Event) + Send + 'static> TransferThread<F> {
     fn obey_some(&mut self) -> usize {
         for taken in 0..MAX_COMMANDS_AT_ONCE {
             match self.commands.try_recv() {
-                Ok(Command::AddPeer { peer, metadata, blocks }) => {
-                    if let Err(error) = self.add_peer(&peer, &metadata, blocks) {
+                Ok(Command::AddPeer { peer, metadata, shape }) => {
+                    if let Err(error) = self.add_peer(&peer, &metadata, shape) {
                         (self.sink)(Event::PeerRefused(peer, error));
                     }
                 }
@@ -212,20 +204,14 @@ impl<F: Fn(Event) + Send + 'static> TransferThread<F> {
         MAX_COMMANDS_AT_ONCE
     }
 
-    fn add_peer(&mut self, peer: &EngineId, metadata: &[u8], blocks: u32) -> Result<(), TransportError> {
+    fn add_peer(&mut self, peer: &EngineId, metadata: &[u8], shape: PoolShape) -> Result<(), TransportError> {
         self.transport.add_peer(peer, metadata)?;
-        if self.remotes.contains_key(peer) {
+        if self.peers.contains_key(peer) {
             return Ok(());
         }
-        let pool = BlockPool { block_bytes: self.block_bytes, blocks };
-        // The number is the peer's word: the list is built only if it is a possible one.
-        let list = match blocks {
-            0..=MAX_BLOCKS => self.transport.prepare_remote(peer, &pool.descriptors()),
-            _ => Err(TransportError::Limit("blocks of a peer")),
-        };
-        match list {
-            Ok(list) => {
-                self.remotes.insert(peer.clone(), list);
+        match self.route(peer, shape) {
+            Ok(route) => {
+                self.peers.insert(peer.clone(), route);
                 Ok(())
             }
             Err(error) => {
@@ -235,24 +221,82 @@ impl<F: Fn(Event) + Send + 'static> TransferThread<F> {
         }
     }
 
-    fn post(&mut self, post: BlockPost) -> Result<(), TransportError> {
-        let BlockPost { id, direction, peer, pairs, notify } = post;
-        let remote = *self.remotes.get(&peer).ok_or_else(|| TransportError::UnknownPeer(peer.clone()))?;
-        self.transport.post(Post { id, direction, peer, local: self.local, remote, pairs, notify })
+    /// Prepares the lists that posts to a peer need.
+    fn route(&mut self, peer: &EngineId, shape: PoolShape) -> Result<Route, TransportError> {
+        let mut route = Route::new(self.pool.of_peer(shape)?);
+        if let Some(conversion) = route.conversion(&self.pool)? {
+            self.transport.convert(peer, conversion)?;
+        }
+        for grain in route.grains(&self.pool) {
+            let local = match self.locals.get(&grain) {
+                Some(list) => *list,
+                None => self.transport.prepare_local(&self.pool.descriptors(grain)?)?,
+            };
+            self.locals.insert(grain, local);
+            let remote = self.transport.prepare_remote(peer, &route.descriptors(grain)?)?;
+            route.add(grain, Lists { local, remote });
+        }
+        Ok(route)
+    }
+
+    fn post(&mut self, post: KvPost) -> Result<(), TransportError> {
+        let KvPost { id, direction, peer, ranks, pairs, notify } = post;
+        let route = self.peers.get(&peer).ok_or_else(|| TransportError::UnknownPeer(peer.clone()))?;
+        let left = route.moves(&self.pool, ranks, &pairs)?;
+        self.post_part(Moving { id, direction, peer, left, notify })
+    }
+
+    /// Gives the transport the next part of a post.
+    fn post_part(&mut self, mut post: Moving) -> Result<(), TransportError> {
+        let (lists, pairs) = match post.left.take() {
+            Some(part) => part,
+            // Nothing but a notification; any list will do.
+            None => (self.peers[&post.peer].any_lists(), Vec::new()),
+        };
+        let id = PostId(self.next_part);
+        self.next_part += 1;
+        let notify = if post.left.is_empty() { post.notify.take() } else { None };
+        self.transport.post(Post {
+            id,
+            direction: post.direction,
+            peer: post.peer.clone(),
+            local: lists.local,
+            remote: lists.remote,
+            pairs,
+            notify,
+        })?;
+        self.moving.insert(id, post);
+        Ok(())
     }
 
     fn report(&mut self, event: Event) {
-        if let Event::PeerLost(peer) = &event
-            && self.remotes.remove(peer).is_none()
-        {
-            // It was refused, and that is what was reported.
-            return;
-        }
+        let event = match event {
+            Event::PeerLost(ref peer) if self.peers.remove(peer).is_none() => {
+                // It was refused, and that is what was reported.
+                return;
+            }
+            Event::Done(part) => match self.moving.remove(&part) {
+                Some(post) if !post.left.is_empty() => {
+                    let id = post.id;
+                    match self.post_part(post) {
+                        Ok(()) => return,
+                        Err(error) => Event::Failed(id, error),
+                    }
+                }
+                Some(post) => Event::Done(post.id),
+                None => return,
+            },
+            Event::Failed(part, error) => match self.moving.remove(&part) {
+                Some(post) => Event::Failed(post.id, error),
+                None => return,
+            },
+            event => event,
+        };
         (self.sink)(event);
     }
 
     fn end(mut self) {
-        for peer in self.remotes.keys() {
+        for peer in self.peers.keys() {
             self.transport.remove_peer(peer);
         }
         let mut events = Vec::new();

@@ -5,8 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_types::{EngineId, MemoryRegion};
+use baton_types::{EngineId, KvDtype, MemoryRegion};
 
+use crate::convert::Conversion;
 use crate::permits::Permits;
 
 /// A run of bytes inside a registered region.
@@ -118,11 +119,15 @@ pub enum TransportError {
     BadMetadata(String),
     #[error("the region cannot be used: {0}")]
     BadRegion(&'static str),
+    #[error("the KV pool cannot be used: {0}")]
+    BadPool(&'static str),
     #[error("a descriptor lies outside its region, or the lengths of a pair differ")]
     OutOfBounds,
     /// See [`Permits`].
     #[error("the peer does not permit it")]
     NotPermitted,
+    #[error("no KV moves between {0:?} here and {1:?} there over this transport")]
+    Unconvertible(KvDtype, KvDtype),
     #[error("bytes were damaged on the way")]
     Damaged,
     #[error("limit reached: {0}")]
@@ -171,6 +176,12 @@ pub trait Transport: Send + fmt::Debug {
         peer: &EngineId,
         descriptors: &[Descriptor],
     ) -> Result<ListId, TransportError>;
+
+    /// From here on, posts to this peer convert elements, and a pair has equally many of them instead of bytes. An error
+    /// where the transport moves bytes only.
+    fn convert(&mut self, _peer: &EngineId, conversion: Conversion) -> Result<(), TransportError> {
+        Err(TransportError::Unconvertible(conversion.local(), conversion.remote()))
+    }
 
     /// Starts a post. An error means that nothing was started and no event will follow.
     fn post(&mut self, post: Post) -> Result<(), TransportError>;

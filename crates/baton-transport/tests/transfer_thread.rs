@@ -6,14 +6,24 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use baton_transport::{
-    Access, BlockPool, BlockPost, Direction, Event, MemoryHub, MemoryTransport, PermitId, PostId, ShmRegion,
+    Access, Direction, Event, KvPool, KvPost, MemoryHub, MemoryTransport, PermitId, PostId, ShmRegion,
     ShmTransport, TcpConfig, TcpTransport, TransferHandle, TransferThread, Transport, TransportError,
     TransportLimits,
 };
-use baton_types::{EngineId, EngineName, HeapRegion, MemoryRegion};
+use baton_types::{
+    EngineId, EngineName, HeapRegion, KvDtype, KvLayout, KvOrder, MemoryRegion, PoolShape, UnitId,
+};
 
-const POOL: BlockPool = BlockPool { block_bytes: 1 << 16, blocks: 64 };
-const POOL_BYTES: usize = 64 << 16;
+const BLOCKS: u32 = 64;
+const BLOCK_BYTES: usize = 1 << 16;
+const POOL_BYTES: usize = BLOCKS as usize * BLOCK_BYTES;
+
+fn pool() -> KvPool {
+    let (dtype, order) = (KvDtype::F32, KvOrder::BlockMajor);
+    let layout = KvLayout { layers: 4, kv_heads: 4, head_dim: 32, dtype, block_tokens: 16, ranks: 1, order };
+    assert_eq!(layout.block_bytes(), BLOCK_BYTES);
+    KvPool::new(layout, BLOCKS, 1).unwrap()
+}
 
 struct Side {
     id: EngineId,
@@ -29,7 +39,7 @@ impl Side {
         let metadata = transport.metadata();
         let (sender, events) = channel();
         let handle =
-            TransferThread::spawn(transport, POOL, move |event| sender.send(event).unwrap()).unwrap();
+            TransferThread::spawn(transport, pool(), move |event| sender.send(event).unwrap()).unwrap();
         Self { id, region, metadata, handle, events }
     }
 
@@ -52,7 +62,7 @@ impl Side {
     }
 
     fn add(&self, peer: &Side) {
-        self.handle.add_peer(peer.id.clone(), peer.metadata.clone(), POOL.blocks).unwrap();
+        self.handle.add_peer(peer.id.clone(), peer.metadata.clone(), pool().shape()).unwrap();
     }
 
     fn next(&self) -> Event {
@@ -60,19 +70,19 @@ impl Side {
     }
 
     fn block(&self, block: u32) -> *mut u8 {
-        assert!(block < POOL.blocks);
+        assert!(block < BLOCKS);
         // SAFETY: inside the region.
-        unsafe { self.region.base().as_ptr().add(block as usize * POOL.block_bytes as usize) }
+        unsafe { self.region.base().as_ptr().add(block as usize * BLOCK_BYTES) }
     }
 
     fn fill(&self, block: u32, byte: u8) {
         // SAFETY: a block of the region; the test moves nothing meanwhile.
-        unsafe { self.block(block).write_bytes(byte, POOL.block_bytes as usize) };
+        unsafe { self.block(block).write_bytes(byte, BLOCK_BYTES) };
     }
 
     fn ends_of(&self, block: u32) -> (u8, u8) {
         // SAFETY: a block of the region; the test moves nothing meanwhile.
-        unsafe { (self.block(block).read(), self.block(block).add(POOL.block_bytes as usize - 1).read()) }
+        unsafe { (self.block(block).read(), self.block(block).add(BLOCK_BYTES - 1).read()) }
     }
 }
 
@@ -86,15 +96,14 @@ fn pairs_of_sides() -> [(Side, Side); 3] {
     ]
 }
 
-fn post(
-    id: u64,
-    peer: &Side,
-    direction: Direction,
-    pairs: &[(u32, u32)],
-    notify: Option<&[u8]>,
-) -> BlockPost {
-    let (id, peer, pairs, notify) = (PostId(id), peer.id.clone(), pairs.to_vec(), notify.map(<[u8]>::to_vec));
-    BlockPost { id, direction, peer, pairs, notify }
+fn post(id: u64, peer: &Side, direction: Direction, pairs: &[(u32, u32)], notify: Option<&[u8]>) -> KvPost {
+    let (id, peer, pairs, notify) = (
+        PostId(id),
+        peer.id.clone(),
+        pairs.iter().map(|&(our, their)| (UnitId(our), UnitId(their))).collect(),
+        notify.map(<[u8]>::to_vec),
+    );
+    KvPost { id, direction, peer, ranks: (0, 0), pairs, notify }
 }
 
 #[test]
@@ -121,12 +130,34 @@ fn what_goes_wrong_comes_back_as_an_event() {
             a.next()
         };
         assert_eq!(ask(1, &[]), Event::Failed(PostId(1), TransportError::UnknownPeer(b.id.clone())));
-        a.handle.add_peer(b.id.clone(), vec![1, 2, 3], 64).unwrap();
+        a.handle.add_peer(b.id.clone(), vec![1, 2, 3], pool().shape()).unwrap();
         assert!(matches!(a.next(), Event::PeerRefused(_, TransportError::BadMetadata(_))));
-        for (blocks, error) in
-            [(65, TransportError::OutOfBounds), (u32::MAX, TransportError::Limit("blocks of a peer"))]
-        {
-            a.handle.add_peer(b.id.clone(), b.metadata.clone(), blocks).unwrap();
+        let shape = pool().shape();
+        for (shape, error) in [
+            (PoolShape { units: 65, ..shape }, TransportError::OutOfBounds),
+            (PoolShape { units: u32::MAX, ..shape }, TransportError::Limit("descriptors of a pool")),
+            (
+                PoolShape { block_units: 0, ..shape },
+                TransportError::BadPool("its units do not make whole blocks"),
+            ),
+            (
+                PoolShape { block_units: 7, ..shape },
+                TransportError::BadPool("its units do not make whole blocks"),
+            ),
+            (
+                PoolShape { ranks: 0, ..shape },
+                TransportError::BadPool("its ranks and ours do not divide one another"),
+            ),
+            (
+                PoolShape { ranks: 8, ..shape },
+                TransportError::BadPool("its heads or tokens cannot be split evenly"),
+            ),
+            (
+                PoolShape { dtype: KvDtype::U8, ..shape },
+                TransportError::Unconvertible(KvDtype::F32, KvDtype::U8),
+            ),
+        ] {
+            a.handle.add_peer(b.id.clone(), b.metadata.clone(), shape).unwrap();
             assert_eq!(a.next(), Event::PeerRefused(b.id.clone(), error));
             // The path is torn down without a word: nobody was told that it was there.
             std::thread::sleep(Duration::from_millis(20));
@@ -177,6 +208,8 @@ fn nothing_is_written_after_the_loss() {
         for _ in 0..10 {
             b.add(&a);
             a.add(&b);
+            a.handle.post(post(1000, &b, Direction::Write, &[], Some(b"in"))).unwrap();
+            assert!(matches!(b.next(), Event::Notified { .. }), "both have let each other in");
             for id in 0..100 {
                 a.handle.post(post(id, &b, Direction::Write, &all, Some(b"n"))).unwrap();
             }
@@ -200,8 +233,11 @@ fn nothing_lands_after_forbid_returns() {
     a.add(&b);
     b.add(&a);
     let all: Vec<_> = (0..64).map(|i| (i, 63 - i)).collect();
-    let blocks: Vec<u32> = (0..64).collect();
-    assert_eq!(b.handle.permit(&a.id, PermitId(0), Access::Write, &[64]), Err(TransportError::OutOfBounds));
+    let blocks: Vec<UnitId> = (0..64).map(UnitId).collect();
+    assert_eq!(
+        b.handle.permit(&a.id, PermitId(0), Access::Write, &[UnitId(64)]),
+        Err(TransportError::OutOfBounds)
+    );
     let mut refused = 0;
     for round in 1..200 {
         b.handle.permit(&a.id, PermitId(round), Access::Write, &blocks).unwrap();
