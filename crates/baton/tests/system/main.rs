@@ -4,4 +4,5 @@ mod chat;
 mod kills;
 mod program;
 mod same_words;
+mod trust;
 mod up;
