@@ -36,11 +36,12 @@ impl Engine {
         offers(self.role, kind) && offers(info.role, kind) && info.model == model
     }
 
-    /// Whether KV can go from one to the other. Different models or block sizes are never paired.
+    /// Whether KV can go from one to the other. Block sizes may differ; models, units and, unless both convert, types may not.
     pub fn pairs_with(&self, other: &Self) -> bool {
         let (Some(a), Some(b)) = (&self.info, &other.info) else { return false };
         a.model == b.model
-            && a.block_tokens == b.block_tokens
+            && a.unit_tokens == b.unit_tokens
+            && a.kv_dtype == b.kv_dtype
             && a.transports.iter().any(|transport| b.transports.contains(transport))
     }
 
@@ -125,7 +126,7 @@ impl EngineTable {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use baton_types::{EngineId, EngineLoad, EngineName, SideChannel};
+    use baton_types::{EngineId, EngineLoad, EngineName, KvDtype, SideChannel};
 
     use super::*;
 
@@ -138,6 +139,8 @@ pub(crate) mod tests {
             transports: vec!["shm".into()],
             max_model_len: 8192,
             block_tokens: 16,
+            unit_tokens: 16,
+            kv_dtype: Some(KvDtype::F32),
             load: EngineLoad::default(),
         }
     }
@@ -174,7 +177,10 @@ pub(crate) mod tests {
         };
         assert!(pairs(&mut table, good.clone()));
         assert!(!pairs(&mut table, EngineInfo { model: "other".into(), ..good.clone() }));
-        assert!(!pairs(&mut table, EngineInfo { block_tokens: 32, ..good.clone() }));
+        assert!(pairs(&mut table, EngineInfo { block_tokens: 32, ..good.clone() }));
+        assert!(!pairs(&mut table, EngineInfo { unit_tokens: 8, ..good.clone() }));
+        assert!(!pairs(&mut table, EngineInfo { kv_dtype: Some(KvDtype::F16), ..good.clone() }));
+        assert!(!pairs(&mut table, EngineInfo { kv_dtype: None, ..good.clone() }), "both must convert");
         assert!(!pairs(&mut table, EngineInfo { transports: vec!["nixl".into()], ..good }));
     }
 

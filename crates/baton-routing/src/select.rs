@@ -278,7 +278,7 @@ mod tests {
         let prefill = Want { kind: LegKind::Prefill, peer: None, partner: Some(LegKind::Decode), ..base };
         assert_eq!(bench.selector.select(Time(1), &bench.table, &limits, prefill), engine(0));
         let mut other = info("e2", 1, EngineRole::Decode);
-        other.block_tokens = 32;
+        other.unit_tokens = 8;
         bench.table.probed(Time(1), EngineKey(2), other);
         assert_eq!(bench.selector.select(Time(1), &bench.table, &limits, prefill), Selection::Nobody);
     }

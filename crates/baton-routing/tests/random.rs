@@ -274,6 +274,8 @@ fn info(engine: u32, incarnation: u64, waiting: u32) -> EngineInfo {
         transports: vec!["shm".into()],
         max_model_len: 8192,
         block_tokens: 16,
+        unit_tokens: 16,
+        kv_dtype: Some(baton_types::KvDtype::F32),
         load: EngineLoad { waiting, ..EngineLoad::default() },
     }
 }

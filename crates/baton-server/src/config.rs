@@ -6,11 +6,14 @@ use std::time::Duration;
 use baton_engine::OnLostKv;
 use baton_model::{CpuPrecision, EmulatedModel};
 use baton_transport::{PeerTlsFiles, TcpConfig};
-use baton_types::{EngineName, EngineRole};
+use baton_types::{EngineName, EngineRole, KvDtype};
 use serde::{Deserialize, Serialize};
 
 use crate::error::ServerError;
 use crate::peer_secret::PeerSecret;
+
+/// Tokens of a unit, where the block allows it.
+const USUAL_UNIT: u32 = 16;
 
 /// One engine process. Durations are in milliseconds, sizes in bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -31,8 +34,19 @@ pub struct ServerConfig {
     pub served_model_name: Option<String>,
     /// Bytes of KV; by default 1 GiB, or a quarter of the memory that is free if that is less.
     pub kv_memory_bytes: Option<u64>,
-    /// Tokens per KV block.
+    /// Tokens per KV block; engines that exchange KV may differ.
     pub block_tokens: u32,
+    /// Tokens of the unit that engines count KV in: a part of a block, equal on all engines that exchange KV. By default the
+    /// largest that blocks of a multiple of 16 tokens have in common with it.
+    pub unit_tokens: Option<u32>,
+    /// KV heads are split over so many ranks, each with memory of its own; engines that exchange KV may differ, as long as one
+    /// number divides the other.
+    pub kv_ranks: u32,
+    /// The type of KV elements: F32, F16 or BF16.
+    pub kv_dtype: KvDtype,
+    /// Whether KV may be exchanged with engines of another `kv_dtype`, which loses what the narrower type cannot hold. They
+    /// must allow it as well.
+    pub kv_convert: bool,
     /// Most tokens of a sequence, prompt and answer together; by default, what the model was trained for.
     pub max_model_len: Option<u32>,
     /// Sequences in one step.
@@ -232,6 +246,10 @@ impl Default for ServerConfig {
             served_model_name: None,
             kv_memory_bytes: None,
             block_tokens: 16,
+            unit_tokens: None,
+            kv_ranks: 1,
+            kv_dtype: KvDtype::F32,
+            kv_convert: false,
             max_model_len: None,
             max_num_seqs: 64,
             max_waiting: 1024,
@@ -293,6 +311,8 @@ impl ServerConfig {
             ("max_connections", self.max_connections),
             ("side_channel.max_connections", self.side_channel.max_connections),
             ("block_tokens", self.block_tokens),
+            ("unit_tokens", self.unit_tokens.unwrap_or(1)),
+            ("kv_ranks", self.kv_ranks),
             ("max_num_seqs", self.max_num_seqs),
             ("max_waiting", self.max_waiting),
             ("max_receiving", self.max_receiving),
@@ -309,10 +329,28 @@ impl ServerConfig {
                 self.heartbeat_ms, self.lease_ms
             ));
         }
+        let (block, unit) = (self.block_tokens, self.unit_tokens());
+        if !block.is_multiple_of(unit) {
+            return wrong(format!("unit_tokens ({unit}) must divide block_tokens ({block})"));
+        }
+        if self.kv_dtype == KvDtype::U8 {
+            return wrong("kv_dtype must be f32, f16 or bf16".to_owned());
+        }
+        if self.kv_convert && self.transport == TransportKind::Tcp {
+            return wrong(
+                "kv_convert does not go with the transport tcp, which moves bytes as they are".to_owned(),
+            );
+        }
         if self.max_body_bytes == 0 {
             return wrong("max_body_bytes must be at least 1".to_owned());
         }
         Ok(())
+    }
+
+    /// Tokens of a unit.
+    pub fn unit_tokens(&self) -> u32 {
+        let common = |block: u32| 1 << block.trailing_zeros().min(USUAL_UNIT.trailing_zeros());
+        self.unit_tokens.unwrap_or_else(|| common(self.block_tokens))
     }
 
     pub(crate) fn drain_timeout(&self) -> Duration {
@@ -340,6 +378,13 @@ mod tests {
     }
 
     #[test]
+    fn a_unit_is_what_a_block_has_in_common_with_sixteen_tokens() {
+        let unit = |block_tokens| ServerConfig { block_tokens, ..ServerConfig::default() }.unit_tokens();
+        assert_eq!([1, 8, 16, 24, 48, 64, 100].map(unit), [1, 8, 16, 8, 16, 16, 4]);
+        assert_eq!(ServerConfig { unit_tokens: Some(2), ..ServerConfig::default() }.unit_tokens(), 2);
+    }
+
+    #[test]
     fn what_cannot_work_is_refused() {
         let wrong = |change: fn(&mut ServerConfig)| {
             let mut config = ServerConfig::default();
@@ -348,6 +393,10 @@ mod tests {
         };
         assert!(wrong(|c| c.name = "a b".to_owned()).contains("engine name"));
         assert!(wrong(|c| c.block_tokens = 0).contains("block_tokens"));
+        assert!(wrong(|c| c.unit_tokens = Some(5)).contains("unit_tokens (5)"));
+        assert!(wrong(|c| c.kv_ranks = 0).contains("kv_ranks"));
+        assert!(wrong(|c| c.kv_dtype = KvDtype::U8).contains("kv_dtype"));
+        assert!(wrong(|c| (c.kv_convert, c.transport) = (true, TransportKind::Tcp)).contains("kv_convert"));
         assert!(wrong(|c| c.heartbeat_ms = 10_001).contains("heartbeat_ms"));
         ServerConfig::default().validate().unwrap();
     }

@@ -6,7 +6,7 @@ use baton_engine::ModelRunner;
 use baton_model::fetch::{ModelFiles, ModelSource};
 use baton_model::{CostProfile, CpuModel, CpuRunner, EmulatedRunner, KvMemory, Paced};
 use baton_proto::Compat;
-use baton_types::{KvDtype, KvLayout, KvOrder, MemoryRegion, TokenId};
+use baton_types::{KvLayout, KvOrder, MemoryRegion, TokenId};
 
 use crate::byte_tokenizer::ByteTokenizer;
 use crate::config::{CheckpointChoice, EmulatedChoice, ModelChoice, ServerConfig};
@@ -64,9 +64,9 @@ fn load_emulated(config: &ServerConfig, choice: &EmulatedChoice) -> Result<Loade
         layers: choice.layers,
         kv_heads: choice.kv_heads,
         head_dim: choice.head_dim,
-        dtype: KvDtype::F32,
+        dtype: config.kv_dtype,
         block_tokens: config.block_tokens,
-        ranks: 1,
+        ranks: config.kv_ranks,
         order: KvOrder::BlockMajor,
     };
     let profile = CostProfile::named(&choice.profile).ok_or_else(|| {
@@ -108,7 +108,8 @@ fn load_checkpoint(config: &ServerConfig, choice: &CheckpointChoice) -> Result<L
             format!("max_model_len ({max_model_len}) is beyond the model's context of {trained} tokens");
         return Err(ServerError::Config(text));
     }
-    let memory = allocate(config, model.kv_layout(config.block_tokens))?;
+    let (ranks, dtype) = (config.kv_ranks, config.kv_dtype);
+    let memory = allocate(config, KvLayout { ranks, dtype, ..model.kv_layout(config.block_tokens) })?;
     let threads = config.threads.map_or_else(cores, |threads| threads as usize);
     tracing::info!(threads, weight_bytes = model.weight_bytes(), "weights loaded");
     let runner = CpuRunner::new(model.clone(), memory.clone(), threads).map_err(model_error)?;
@@ -146,6 +147,11 @@ fn public_name(source: &str) -> String {
 
 /// The KV pool: whole blocks in memory that the configured transport can move.
 fn allocate(config: &ServerConfig, layout: KvLayout) -> Result<KvMemory, ServerError> {
+    let KvLayout { kv_heads, ranks, .. } = layout;
+    if !kv_heads.is_multiple_of(ranks) {
+        let text = format!("kv_ranks ({ranks}) must divide the model's {kv_heads} KV heads");
+        return Err(ServerError::Config(text));
+    }
     let block_bytes = layout.block_bytes() as u64;
     let bytes = config.kv_memory_bytes.unwrap_or_else(default_kv_bytes);
     let blocks = bytes.checked_div(block_bytes).unwrap_or(0).min(u64::from(u32::MAX));
@@ -175,11 +181,13 @@ fn model_error(error: impl std::fmt::Display) -> ServerError {
     ServerError::Model(error.to_string())
 }
 
-/// What two engines must share before either may read the other's KV.
-pub(crate) fn compat(fingerprint: &str, layout: &KvLayout) -> Compat {
+/// What two engines must share before either may read the other's KV: block size and ranks not, and the type of elements only
+/// unless both may convert.
+pub(crate) fn compat(fingerprint: &str, layout: &KvLayout, unit_tokens: u32, convert: bool) -> Compat {
     let mut hasher = blake3::Hasher::new_derive_key("baton 1 kv compatibility");
-    let KvLayout { layers, kv_heads, head_dim, dtype, block_tokens, ranks: _, order } = layout;
-    let layout = format!("{layers} {kv_heads} {head_dim} {dtype:?} {block_tokens} {order:?}");
+    let KvLayout { layers, kv_heads, head_dim, dtype, block_tokens: _, ranks: _, order } = layout;
+    let dtype = if convert { "converted".to_owned() } else { format!("{dtype:?}") };
+    let layout = format!("{layers} {kv_heads} {head_dim} {dtype} {unit_tokens} {order:?}");
     for part in [fingerprint, &layout] {
         hasher.update(&(part.len() as u64).to_le_bytes());
         hasher.update(part.as_bytes());
@@ -191,22 +199,30 @@ pub(crate) fn compat(fingerprint: &str, layout: &KvLayout) -> Compat {
 
 #[cfg(test)]
 mod tests {
+    use baton_types::KvDtype;
+
     use super::*;
 
     #[test]
     fn another_model_or_layout_is_incompatible() {
         let layout = baton_model::EmulatedModel::default_layout(16);
-        let same = compat("a", &layout);
-        assert_eq!(same, compat("a", &layout.clone()));
-        assert_ne!(same, compat("b", &layout));
-        assert_ne!(same, compat("a", &KvLayout { block_tokens: 8, ..layout.clone() }));
-        assert_ne!(same, compat("a", &KvLayout { dtype: KvDtype::F16, ..layout }));
+        let same = compat("a", &layout, 16, false);
+        assert_eq!(same, compat("a", &KvLayout { block_tokens: 64, ranks: 4, ..layout.clone() }, 16, false));
+        assert_ne!(same, compat("b", &layout, 16, false));
+        assert_ne!(same, compat("a", &KvLayout { kv_heads: 8, ..layout.clone() }, 16, false));
+        assert_ne!(same, compat("a", &layout, 8, false));
+        let half = KvLayout { dtype: KvDtype::F16, ..layout.clone() };
+        assert_ne!(same, compat("a", &half, 16, false));
+        assert_ne!(same, compat("a", &layout, 16, true), "both must allow it");
+        assert_eq!(compat("a", &half, 16, true), compat("a", &layout, 16, true));
     }
 
     #[test]
     fn a_pool_smaller_than_a_block_and_an_unknown_profile_are_the_operator_s_fault() {
         let small = ServerConfig { kv_memory_bytes: Some(100), ..ServerConfig::default() };
         assert!(matches!(load(&small), Err(ServerError::Config(text)) if text.contains("kv_memory_bytes")));
+        let split = ServerConfig { kv_ranks: 3, ..ServerConfig::default() };
+        assert!(matches!(load(&split), Err(ServerError::Config(text)) if text.contains("kv_ranks (3)")));
         let choice = EmulatedChoice { profile: "warp".to_owned(), ..EmulatedChoice::default() };
         let unknown = ServerConfig { model: ModelChoice::Emulated(choice), ..ServerConfig::default() };
         assert!(matches!(load(&unknown), Err(ServerError::Config(text)) if text.contains("instant")));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use baton_engine::EngineCore;
-use baton_transport::{BlockPool, PeerTls, TransportLimits};
+use baton_transport::{KvPool, PeerTls, TransportLimits};
 use baton_types::{EngineId, EngineInfo, EngineName, PoolShape};
 use tokio::net::TcpListener;
 use tokio::runtime;
@@ -142,15 +142,13 @@ async fn start(
     let loaded = loaded.map_err(|error| ServerError::Model(format!("loading failed: {error}")))??;
 
     let transport = transfer_link::open(config, engine.clone(), loaded.region.clone(), door.tls.clone())?;
-    let core_config = core_config(config, &engine, &loaded, transport.metadata());
+    let block_units = config.block_tokens / config.unit_tokens();
+    let pool = KvPool::new(loaded.layout.clone(), loaded.blocks, block_units)
+        .map_err(|error| ServerError::Config(error.to_string()))?;
+    let core_config = core_config(config, &engine, &loaded, transport.metadata(), pool.shape());
     core_config.validate().map_err(|error| ServerError::Config(error.to_string()))?;
     let max_len = core_config.max_len();
     let port = side_channel.local_addr().map_err(ServerError::Thread)?.port();
-    let pool = BlockPool {
-        block_bytes: u32::try_from(loaded.layout.block_bytes())
-            .map_err(|_| ServerError::Config("a KV block is larger than 4 GiB".to_owned()))?,
-        blocks: loaded.blocks,
-    };
     let (inbox, items) = inbox(runtime::Handle::current());
     let links = Links {
         runner: RunnerThread::spawn(loaded.runner, inbox.clone(), reporter).map_err(ServerError::Thread)?,
@@ -182,9 +180,10 @@ fn core_config(
     engine: &EngineId,
     loaded: &Loaded,
     metadata: Vec<u8>,
+    shape: PoolShape,
 ) -> baton_engine::Config {
-    let compat = model_loading::compat(&loaded.fingerprint, &loaded.layout);
-    let shape = PoolShape::whole_blocks(loaded.blocks, loaded.layout.dtype);
+    let (unit_tokens, convert) = (config.unit_tokens(), config.kv_convert);
+    let compat = model_loading::compat(&loaded.fingerprint, &loaded.layout, unit_tokens, convert);
     let mut proto = baton_proto::Config::new(engine.clone(), compat, metadata, shape);
     // A peer beyond the transport's limit is refused before the handshake, not after.
     proto.limits.peers = TransportLimits::default().peers;
@@ -230,6 +229,8 @@ fn engine_info(
         transports: vec![config.transport.as_str().to_owned()],
         max_model_len: u32::try_from(max_len).unwrap_or(u32::MAX),
         block_tokens: config.block_tokens,
+        unit_tokens: config.unit_tokens(),
+        kv_dtype: (!config.kv_convert).then_some(config.kv_dtype),
         load: Default::default(),
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 
 use baton_proto::{Input, Output};
 use baton_transport::{
-    Access, BlockPool, BlockPost, Direction, Event, MemoryHub, MemoryTransport, PeerTls, PermitId, PostId,
+    Access, Direction, Event, KvPool, KvPost, MemoryHub, MemoryTransport, PeerTls, PermitId, PostId,
     ShmTransport, TcpConfig, TcpTransport, TransferHandle, TransferThread, Transport, TransportError,
     TransportLimits,
 };
@@ -83,11 +83,7 @@ impl TransferLink {
     ///
     /// # Errors
     /// If the transport does not take the pool.
-    pub fn spawn(
-        transport: Box<dyn Transport>,
-        pool: BlockPool,
-        inbox: Inbox,
-    ) -> Result<Self, TransportError> {
+    pub fn spawn(transport: Box<dyn Transport>, pool: KvPool, inbox: Inbox) -> Result<Self, TransportError> {
         let sink = move |event| inbox.send_blocking(baton_engine::Input::Proto(input_of(event)));
         Ok(Self {
             thread: TransferThread::spawn(transport, pool, sink)?,
@@ -104,7 +100,7 @@ impl TransferLink {
     pub fn obey(&mut self, output: Output) -> Option<Input> {
         match output {
             Output::AddPath { engine, metadata, shape } => {
-                let refused = full(self.thread.add_peer(engine.clone(), metadata, shape.units));
+                let refused = full(self.thread.add_peer(engine.clone(), metadata, shape));
                 refused.then_some(Input::PathRefused { engine })
             }
             Output::RemovePath { engine } => {
@@ -122,18 +118,19 @@ impl TransferLink {
                 }
                 None
             }
-            Output::Post { post, engine, direction, pairs, notify, .. } => {
-                let block_post = BlockPost {
+            Output::Post { post, engine, direction, ranks, pairs, notify } => {
+                let kv_post = KvPost {
                     id: PostId(post.0),
                     direction: match direction {
                         baton_proto::Direction::Read => Direction::Read,
                         baton_proto::Direction::Write => Direction::Write,
                     },
                     peer: engine,
-                    pairs: pairs.into_iter().map(|(ours, theirs)| (ours.0, theirs.0)).collect(),
+                    ranks: (ranks.ours, ranks.theirs),
+                    pairs,
                     notify,
                 };
-                full(self.thread.post(block_post)).then_some(Input::Moved { post, ok: false })
+                full(self.thread.post(kv_post)).then_some(Input::Moved { post, ok: false })
             }
             other => unreachable!("not for the transport: {other:?}"),
         }
@@ -152,8 +149,7 @@ impl TransferLink {
             baton_proto::Direction::Read => Access::Read,
             baton_proto::Direction::Write => Access::Write,
         };
-        let blocks: Vec<u32> = units.iter().map(|unit| unit.0).collect();
-        match self.thread.permit(&engine, id, access, &blocks) {
+        match self.thread.permit(&engine, id, access, units) {
             Ok(()) => self.permits.entry((engine, transfer)).or_default().push(id),
             // The peer's posts fail, and the transfer with them.
             Err(error) => tracing::warn!(%engine, %transfer, %error, "a peer cannot be given its permit"),

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ids::EngineId;
+use crate::layout::KvDtype;
 use crate::role::EngineRole;
 
 /// One engine, as it is now. Unknown fields are skipped, so that newer engines can say more.
@@ -21,6 +22,11 @@ pub struct EngineInfo {
     pub max_model_len: u32,
     /// Tokens per KV block.
     pub block_tokens: u32,
+    /// Tokens per unit of KV: engines exchange KV only if theirs are equal.
+    pub unit_tokens: u32,
+    /// The type of KV elements, if only engines of the same type may exchange KV with this one; none if it lets them be
+    /// converted, with engines that do so too.
+    pub kv_dtype: Option<KvDtype>,
     #[serde(default)]
     pub load: EngineLoad,
 }
@@ -59,12 +65,14 @@ mod tests {
     #[test]
     fn info_reads_as_documented_and_back() {
         let text = r#"{"engine_id":"p0@00000000000000ff","role":"prefill","model":"tiny",
-            "side_channel":{"host":"0.0.0.0","port":5600},"transports":["shm"],"max_model_len":8192,"block_tokens":16,
+            "side_channel":{"host":"0.0.0.0","port":5600},"transports":["shm"],"max_model_len":8192,"block_tokens":64,"unit_tokens":16,
+            "kv_dtype":"bf16",
             "load":{"running":1,"waiting":2,"kv_blocks_total":100,"kv_blocks_free":40},"later":true}"#;
         let info: EngineInfo = serde_json::from_str(text).unwrap();
         assert_eq!(info.engine_id.to_string(), "p0@00000000000000ff");
         assert!(info.side_channel.is_unspecified());
         assert_eq!(info.load.waiting, 2);
+        assert_eq!((info.unit_tokens, info.kv_dtype), (16, Some(KvDtype::Bf16)));
         let again = serde_json::to_string(&info).unwrap();
         assert_eq!(serde_json::from_str::<EngineInfo>(&again).unwrap(), info);
     }

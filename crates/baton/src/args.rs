@@ -15,7 +15,7 @@ use clap::builder::styling::AnsiColor;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use chat::ChatArgs;
-pub use engine::{EngineArgs, LostKv, Precision, TransportKind};
+pub use engine::{EngineArgs, KvType, LostKv, Precision, TransportKind};
 pub use route::RouteArgs;
 pub use routing::{Policy, Strategy};
 pub use serve::ServeArgs;

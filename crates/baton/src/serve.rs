@@ -7,8 +7,9 @@ use baton_server::{
     CheckpointChoice, EmulatedChoice, ModelChoice, PeerSecret, PeerTlsConfig, ServerConfig,
     SideChannelConfig, TcpChoice,
 };
+use baton_types::KvDtype;
 
-use crate::args::{ByteSize, EngineArgs, LostKv, Precision, ServeArgs, TransportKind};
+use crate::args::{ByteSize, EngineArgs, KvType, LostKv, Precision, ServeArgs, TransportKind};
 use crate::{descriptors, model, signals};
 
 /// Holds the secret itself. No flag does: arguments are for every user of the machine to read.
@@ -84,6 +85,14 @@ fn config(args: &ServeArgs) -> ServerConfig {
         served_model_name: engine.served_model_name.clone(),
         kv_memory_bytes: engine.kv_memory.map(|ByteSize(bytes)| bytes),
         block_tokens: engine.block_tokens,
+        unit_tokens: engine.unit_tokens,
+        kv_ranks: engine.kv_ranks,
+        kv_dtype: match engine.kv_dtype {
+            KvType::F32 => KvDtype::F32,
+            KvType::F16 => KvDtype::F16,
+            KvType::Bf16 => KvDtype::Bf16,
+        },
+        kv_convert: engine.kv_convert,
         max_model_len: engine.max_model_len,
         max_num_seqs: engine.max_num_seqs,
         max_waiting: engine.max_waiting,
@@ -144,7 +153,14 @@ mod tests {
             "--tcp-port=7",
             "--tcp-lanes=3",
             "--tcp-crc",
+            "--block-tokens=64",
+            "--unit-tokens=8",
+            "--kv-ranks=4",
+            "--kv-dtype=bf16",
+            "--kv-convert",
         ]);
+        assert_eq!((config.block_tokens, config.unit_tokens, config.kv_ranks), (64, Some(8), 4));
+        assert_eq!((config.kv_dtype, config.kv_convert), (KvDtype::Bf16, true));
         assert_eq!(config.transport, baton_server::TransportKind::Tcp);
         assert_eq!(config.tcp, TcpChoice { port: 7, lanes: 3, crc: true });
         assert_eq!(config.name, "decode");

@@ -167,6 +167,8 @@ pub fn info(name: &str, role: EngineRole, incarnation: u64) -> EngineInfo {
         transports: vec!["shm".into()],
         max_model_len: 8192,
         block_tokens: 16,
+        unit_tokens: 16,
+        kv_dtype: Some(baton_types::KvDtype::F32),
         load: EngineLoad::default(),
     }
 }

@@ -26,6 +26,8 @@ pub fn info(name: &str, incarnation: u64, role: EngineRole) -> EngineInfo {
         transports: vec!["shm".into()],
         max_model_len: 8192,
         block_tokens: 16,
+        unit_tokens: 16,
+        kv_dtype: Some(baton_types::KvDtype::F32),
         load: EngineLoad::default(),
     }
 }

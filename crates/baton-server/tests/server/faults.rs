@@ -165,10 +165,10 @@ async fn garbage_on_the_side_channel_is_cut_off_and_disturbs_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn engines_with_different_models_do_not_exchange_kv() {
+async fn engines_that_count_kv_in_different_units_do_not_exchange_it() {
     let prefill = TestServer::start(config(TransportKind::Memory)).await;
     let mut other = config(TransportKind::Memory);
-    other.block_tokens = 32;
+    other.unit_tokens = Some(8);
     let decode = TestServer::start(other).await;
     let prompt = prompt(1, 64);
     let answer = pull(&prefill, &decode, &greedy(&prompt, 5)).await;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use baton_model::CostProfile;
 use clap::builder::{BoolishValueParser, PossibleValuesParser};
-use clap::{Args, ValueEnum};
+use clap::{Args, Parser, ValueEnum};
 
 use super::units::{ByteSize, Span};
 use super::value_name;
@@ -35,9 +35,24 @@ pub struct EngineArgs {
     /// Memory for KV blocks, such as 2GiB [default: 1GiB, or a quarter of the free memory if that is less]
     #[arg(long, value_name = "SIZE", help_heading = "KV cache")]
     pub kv_memory: Option<ByteSize>,
-    /// Tokens per KV block; the same on every engine of a system
+    /// Tokens per KV block
     #[arg(long, value_name = "TOKENS", default_value_t = 16, help_heading = "KV cache")]
     pub block_tokens: u32,
+    /// Tokens of the unit that engines count KV in, a part of a block; the same on every engine of a system [default: 16, or
+    /// what a block has in common with it]
+    #[arg(long, value_name = "TOKENS", help_heading = "KV cache")]
+    pub unit_tokens: Option<u32>,
+    /// Split the KV heads over so many ranks, each with memory of its own
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "KV cache")]
+    pub kv_ranks: u32,
+    /// Type of KV elements; the same on every engine of a system, unless --kv-convert
+    #[arg(long, value_enum, value_name = "TYPE", default_value_t = KvType::F32, help_heading = "KV cache")]
+    pub kv_dtype: KvType,
+    /// Exchange KV with engines of another --kv-dtype too, converted; said on both sides, and not with --transport=tcp
+    #[arg(long, value_name = "BOOL", help_heading = "KV cache", action = clap::ArgAction::Set,
+          num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false",
+          hide_default_value = true, value_parser = BoolishValueParser::new())]
+    pub kv_convert: bool,
     /// Compute every prompt anew, even if its beginning is in the cache
     #[arg(long, value_name = "BOOL", help_heading = "KV cache", action = clap::ArgAction::Set,
           num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false",
@@ -112,6 +127,13 @@ pub enum Precision {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KvType {
+    F32,
+    F16,
+    Bf16,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TransportKind {
     /// Shared memory: engines of one machine and user
     Shm,
@@ -127,13 +149,33 @@ pub enum LostKv {
     Fail,
 }
 
+/// Some engines' flags, said after those of all.
+#[derive(Debug, Parser)]
+#[command(name = "an engine of `baton up`", no_binary_name = true, args_override_self = true)]
+struct Amended {
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
 impl EngineArgs {
+    /// These settings but for what `flags` say, separated by blanks.
+    ///
+    /// # Errors
+    /// If they are no flags of an engine that all engines of a system share.
+    pub fn amended(&self, flags: &str) -> Result<Self, clap::Error> {
+        let argv = self.to_argv().into_iter().chain(flags.split_whitespace().map(str::to_owned));
+        Amended::try_parse_from(argv).map(|amended| amended.engine)
+    }
+
     /// The flags that say the same to `baton serve`.
     pub fn to_argv(&self) -> Vec<String> {
         let mut argv = vec![
             format!("--model={}", self.model),
             format!("--precision={}", value_name(self.precision)),
             format!("--block-tokens={}", self.block_tokens),
+            format!("--kv-ranks={}", self.kv_ranks),
+            format!("--kv-dtype={}", value_name(self.kv_dtype)),
+            format!("--kv-convert={}", self.kv_convert),
             format!("--no-prefix-cache={}", self.no_prefix_cache),
             format!("--max-num-seqs={}", self.max_num_seqs),
             format!("--step-tokens={}", self.step_tokens),
@@ -150,6 +192,7 @@ impl EngineArgs {
         ];
         argv.extend(self.served_model_name.as_ref().map(|name| format!("--served-model-name={name}")));
         argv.extend(self.emulated_tokenizer.as_ref().map(|model| format!("--emulated-tokenizer={model}")));
+        argv.extend(self.unit_tokens.map(|tokens| format!("--unit-tokens={tokens}")));
         argv.extend(self.kv_memory.map(|size| format!("--kv-memory={size}")));
         argv.extend(self.max_model_len.map(|tokens| format!("--max-model-len={tokens}")));
         argv.extend(self.threads.map(|threads| format!("--threads={threads}")));

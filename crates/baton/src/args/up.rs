@@ -31,6 +31,12 @@ pub struct UpArgs {
     /// Number of decode engines [not with --strategy none]
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64), help_heading = "System")]
     pub decode: u32,
+    /// Flags for prefill engines only, separated by blanks, such as "--block-tokens=64 --kv-ranks=4"
+    #[arg(long, value_name = "FLAGS", allow_hyphen_values = true, help_heading = "System")]
+    pub prefill_args: Option<String>,
+    /// Flags for decode engines only
+    #[arg(long, value_name = "FLAGS", allow_hyphen_values = true, help_heading = "System")]
+    pub decode_args: Option<String>,
     /// Write each process's log to a file in this directory, not to the terminal
     #[arg(long, value_name = "DIR", help_heading = "System")]
     pub log_dir: Option<PathBuf>,

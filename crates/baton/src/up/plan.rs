@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use baton_types::EngineRole;
 
 use super::ports::Ports;
@@ -84,7 +84,8 @@ fn engine(
         format!("--side-channel-port={side_channel_port}"),
         format!("--advertise-host={host}"),
     ];
-    argv.extend(EngineArgs { threads: Some(threads), ..args.engine.clone() }.to_argv());
+    let (threads, engine) = engine_args(args, role, threads)?;
+    argv.extend(engine.to_argv());
     argv.extend(ending_and_log(args, common));
     Ok(Process {
         name,
@@ -93,6 +94,21 @@ fn engine(
         threads: Some(threads),
         argv,
     })
+}
+
+/// What an engine of a role is told, and its threads: by default, `threads`.
+fn engine_args(args: &UpArgs, role: EngineRole, threads: u32) -> Result<(u32, EngineArgs)> {
+    let of_all = EngineArgs { threads: Some(threads), ..args.engine.clone() };
+    let (flag, amendment) = match role {
+        EngineRole::Prefill => ("--prefill-args", &args.prefill_args),
+        EngineRole::Decode => ("--decode-args", &args.decode_args),
+        EngineRole::Both => return Ok((threads, of_all)),
+    };
+    let engine = match amendment {
+        Some(flags) => of_all.amended(flags).with_context(|| format!("in {flag}"))?,
+        None => of_all,
+    };
+    Ok((engine.threads.unwrap_or(threads), engine))
 }
 
 fn router(args: &UpArgs, common: &CommonArgs, listen: SocketAddr, engines: &[Process]) -> Process {
@@ -196,6 +212,10 @@ mod tests {
             "--max-model-len=1000",
             "--kv-memory=3MiB",
             "--block-tokens=8",
+            "--unit-tokens=4",
+            "--kv-ranks=2",
+            "--kv-dtype=bf16",
+            "--kv-convert",
             "--no-prefix-cache",
             "--max-num-seqs=3",
             "--step-tokens=99",
@@ -247,6 +267,24 @@ mod tests {
                 said.iter().any(|text| text.split('=').next() == Some(&name)),
                 "{name} is not in the test"
             );
+        }
+    }
+
+    #[test]
+    fn the_engines_of_a_role_may_be_told_something_else() {
+        let flags =
+            ["--model=emulated", "--block-tokens=32", "--prefill-args=--block-tokens=64 --kv-ranks=4"];
+        let plan = plan(&[&flags[..], &["--decode-args", "--threads=7"]].concat(), 2);
+        let [prefill, decode] = [0, 1].map(|i| serve(&plan.engines[i]).engine);
+        assert_eq!((prefill.block_tokens, prefill.kv_ranks, prefill.threads), (64, 4, Some(1)));
+        assert_eq!((decode.block_tokens, decode.kv_ranks, decode.threads), (32, 1, Some(7)));
+        assert_eq!(plan.engines[1].threads, Some(7));
+        let wrong = |flags: &str| {
+            let (args, common) = up(&["--model=emulated", &format!("--decode-args={flags}")]);
+            format!("{:#}", Plan::new(&args, &common, 2, &mut Ports::new(None)).unwrap_err())
+        };
+        for flags in ["--port=3", "--kv-ranks=many", "stray"] {
+            assert!(wrong(flags).contains("in --decode-args"), "{}", wrong(flags));
         }
     }
 
