@@ -11,6 +11,10 @@ use crate::message::{Decline, Message};
 use crate::order::{Order, PULL, PUSH};
 use crate::timer::Reason;
 
+/// A reader's clock may be slower than the source's by one part in so many. Clocks of computers differ by a thousandth of that, but
+/// a virtual machine's may be slowed down while its host catches up.
+const CLOCK_MARGIN: u32 = 16;
+
 #[derive(Clone, Debug)]
 pub(crate) struct Lease {
     pub order: &'static Order,
@@ -143,7 +147,8 @@ impl Endpoint {
             return;
         }
         // Only what both sides would compute the same bytes for is ever granted (I13).
-        let common = lease.chain.iter().zip(chain).take_while(|(ours, theirs)| ours == theirs).count();
+        let any = self.config.mutation.is(Mutant::ChainNotCompared);
+        let common = lease.chain.iter().zip(chain).take_while(|(ours, theirs)| any || ours == theirs).count();
         // A writer must write all of what was registered; a reader takes what there is.
         let enough = if lease.order.registers {
             common == lease.chain.len() && common == chain.len() && first_block == lease.first_block
@@ -166,9 +171,21 @@ impl Endpoint {
         let first_token = lease.first_token.filter(|_| whole);
         self.timers.clear(&Reason::Retry(transfer));
         self.timers.set(Reason::Expiry(transfer), now + self.config.lease);
-        let remaining = Millis::floor(self.config.lease);
+        let remaining = self.granted_time(now);
         let first_block = first_block as u32;
         self.say(peer, Message::Granted { transfer, attempt, remaining, first_block, blocks, first_token });
+    }
+
+    /// How long a reader may count on a lease that was renewed just now. Its clock may be slower than ours (I6), so not on the last
+    /// part of it.
+    fn granted_time(&self, now: Time) -> Millis {
+        let lease = self.config.lease;
+        let granted = match () {
+            () if self.config.mutation.is(Mutant::NoMarginForClocks) => lease,
+            () if self.config.mutation.is(Mutant::InstantOnTheWire) => (now + lease).since(Time::ZERO),
+            () => lease - lease / CLOCK_MARGIN,
+        };
+        Millis::floor(granted)
     }
 
     /// A sign of life from the active side renews the lease.
@@ -178,6 +195,9 @@ impl Endpoint {
             return;
         }
         lease.peer = Some(peer.clone());
+        if self.config.mutation.is(Mutant::HeartbeatsRenewNothing) && lease.order.registers {
+            return;
+        }
         if lease.granted || !lease.order.registers {
             self.timers.set(Reason::Expiry(transfer), now + self.config.lease);
         }
@@ -261,7 +281,7 @@ impl Endpoint {
             if why != Ending::Expired {
                 return;
             }
-            if lease.order.lapses {
+            if lease.order.lapses || self.config.mutation.is(Mutant::QuarantineTimesOut) {
                 self.let_go(transfer, first);
             } else if let Some(peer) = lease.peer.clone() {
                 // A writer's right does not run out, but a writer that does not answer is cut off: the fence frees the blocks.
@@ -270,7 +290,11 @@ impl Endpoint {
             return;
         }
         let lapsed = lease.order.lapses && why == Ending::Expired;
-        if lease.granted && !lapsed && !self.config.mutation.is(Mutant::FreeWithoutQuarantine) {
+        let asks = match lease.order.registers {
+            true => !self.config.mutation.is(Mutant::FreeWithoutQuarantine),
+            false => !self.config.mutation.is(Mutant::RevokeWithoutAsking),
+        };
+        if lease.granted && !lapsed && asks {
             lease.stage = Stage::Revoking(why);
             if lease.order.registers {
                 self.event(Event::Failed { transfer, why, quarantined: true });

@@ -174,9 +174,15 @@ impl Endpoint {
             self.refuse(now, conn, Ending::PeerLost);
             return;
         }
-        state.peer = Some(engine);
+        state.peer = Some(engine.clone());
         let welcome = Message::Welcome { metadata: self.config.metadata.clone(), blocks: self.config.blocks };
         self.out.push_back(Output::Send { conn, message: welcome });
+        if self.config.mutation.is(Mutant::WordsBeforeWelcome)
+            && let Some(peer) = self.peers.known.get_mut(&engine)
+        {
+            peer.conns.push(conn);
+            self.resume_with(now, &engine);
+        }
     }
 
     /// The engine itself: an incarnation is an engine of its own.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use baton_types::{BlockHash, BlockId, EngineId, Time, TokenId, TransferId};
+use baton_types::{BlockHash, BlockId, EngineId, Mutant, Time, TokenId, TransferId};
 
 use crate::action::{Direction, Ending, Event, Output, PeerAddress, PostId};
 use crate::codec::Notification;
@@ -235,7 +235,7 @@ impl Endpoint {
         let pool = self.peers.known.get(peer).map_or(0, |known| known.blocks);
         let Some(active) = self.transfers.get_mut(&transfer) else { return };
         let Some(asked) = active.claims.get(&attempt).copied() else { return };
-        if active.peer.as_ref() != Some(peer) {
+        if active.peer.as_ref() != Some(peer) && !self.config.mutation.is(Mutant::GrantFromAnybody) {
             return;
         }
         let wanted = active.chain.len().saturating_sub(active.first_block);
@@ -358,7 +358,7 @@ impl Endpoint {
     /// All bytes are here; they count only if the source was still bound to keep them (I3).
     fn finish_read(&mut self, now: Time, transfer: TransferId) {
         let reader = self.transfers.get(&transfer).expect("looked up by the caller");
-        if now >= reader.deadline {
+        if now >= reader.deadline && !self.config.mutation.is(Mutant::KeepLateBytes) {
             self.end_transfer(now, transfer, Ending::Expired, Answer::Abort);
             return;
         }
@@ -404,6 +404,11 @@ impl Endpoint {
         let quarantined = !active.in_flight.is_empty();
         active.stage = Stage::Ending { why, answer };
         let reads = active.reads();
+        if self.config.mutation.is(Mutant::AbortedBeforePostsLand) && !reads && answer == Answer::Aborted {
+            let peer = active.peer.clone().expect("it has asked");
+            self.say(&peer, Message::Aborted { transfer });
+        }
+        let active = self.transfers.get_mut(&transfer).expect("looked up above");
         active.quarantined = reads && quarantined;
         self.timers.clear(&Reason::Retry(transfer));
         self.timers.clear(&Reason::Expiry(transfer));

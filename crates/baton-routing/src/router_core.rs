@@ -16,7 +16,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use baton_types::{EngineInfo, LegKind, Time};
+use baton_types::{EngineInfo, LegKind, Mutant, Time};
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::SeedableRng;
 
@@ -249,7 +249,8 @@ impl RouterCore {
     fn leg_failed(&mut self, now: Time, id: LegId, fault: LegFault) {
         let Some(leg) = self.close_leg(id) else { return };
         self.record_fault(now, &leg, fault);
-        let answering = self.running_attempt(leg.request).answering;
+        let retries = self.config.mutation.is(Mutant::RetryAfterFirstByte);
+        let answering = self.running_attempt(leg.request).answering && !retries;
         // See the table above: whether its KV is whole is decode's to know.
         if answering && leg.kind == LegKind::Prefill {
             return;

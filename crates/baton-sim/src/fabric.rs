@@ -13,6 +13,7 @@ use baton_types::{BlockId, EngineId};
 
 use crate::fault::Fault;
 use crate::node::{Life, read_metadata};
+use crate::split::Place;
 use crate::world::{Event, World};
 
 /// How often a post looks whether it is let in.
@@ -182,16 +183,25 @@ impl World {
             let input = Input::Moved { post: order.post, ok: false };
             return self.queue.push(at, Event::Proto { to: owner, input });
         };
+        for (_, block) in &order.pairs {
+            let granted = self.ledger.may_touch(target, owner, *block);
+            assert!(
+                granted,
+                "I5: {order:?} of {owner:?} touches {block:?} of {target:?}, which was not granted"
+            );
+        }
         self.tally.posts += 1;
         let bytes = (order.pairs.len() * ours.layout().block_bytes()) as u64;
         let pieces = self.random.within(1..self.scenario.network.pieces + 1).min(bytes);
         let block_us = self.random.within(self.scenario.network.block_us.clone());
         let usual_us = block_us * order.pairs.len() as u64;
         // So slow that the lease is in danger.
-        let lease_us = self.scenario.proto.lease.as_micros() as u64;
+        let lease_us = self.scenario.proto.lease_ms * 1_000;
         let slow = self.strikes(Fault::PostSlow);
-        let piece_us = if slow { self.random.skewed(1_000..lease_us * 3) } else { usual_us } / pieces;
-        let breaks_after = self.strikes(Fault::PostFails).then(|| self.random.below(pieces));
+        let slow_us = slow.then(|| self.luck.of(Fault::PostSlow).skewed(1_000..lease_us * 3));
+        let piece_us = slow_us.unwrap_or(usual_us) / pieces;
+        let breaks = self.strikes(Fault::PostFails);
+        let breaks_after = breaks.then(|| self.luck.of(Fault::PostFails).below(pieces));
         let key = self.fabric.number();
         let (admission, moved) = (None, 0);
         let moving = Moving {
@@ -220,6 +230,10 @@ impl World {
     pub fn piece_moves(&mut self, key: u64) {
         let Some(post) = self.fabric.posts.get(&key) else { return };
         let (owner, target) = (post.owner, post.target);
+        let places = [owner, target].map(|life| Place::Node(life.node));
+        if let Some(until) = self.split.between(self.now, places[0], places[1]) {
+            return self.queue.push(until, Event::Piece { post: key });
+        }
         let joined = self.fabric.half(owner, target).and_then(|half| half.joined).or(post.admission);
         if joined.is_none() {
             // Bytes wait until the target lets them in. What a dead process had not begun is lost with it.
@@ -286,10 +300,29 @@ impl World {
         self.queue
             .push(at, Event::Proto { to: post.owner, input: Input::Moved { post: post.order.post, ok } });
         if let Some(bytes) = post.order.notify.filter(|_| moved) {
-            let at = self.after_delay();
-            let input = Input::Notified { engine: post.owner_id, bytes };
-            self.queue.push(at, Event::Proto { to: post.target, input });
+            let copies = match () {
+                () if self.strikes(Fault::NotifyLost) => 0,
+                () if self.strikes(Fault::NotifyDoubled) => 2,
+                () => 1,
+            };
+            for _ in 0..copies {
+                let at = self.arrival(Place::Node(post.owner.node), Place::Node(post.target.node));
+                let input = Input::Notified { engine: post.owner_id.clone(), bytes: bytes.clone() };
+                self.queue.push(at, Event::Proto { to: post.target, input });
+            }
         }
+    }
+
+    /// I3, from outside: who has said that he touches blocks no more moves no byte into or out of them.
+    pub fn check_given_back(&self, from: Life, owner: Life, blocks: &[BlockId]) {
+        let given_back =
+            |block: &BlockId| blocks.contains(block) && !self.ledger.may_touch(owner, from, *block);
+        let touches = |post: &&Moving| {
+            (post.owner, post.target) == (from, owner)
+                && post.order.pairs.iter().any(|(_, to)| given_back(to))
+        };
+        let moving = self.fabric.posts.values().find(touches);
+        assert!(moving.is_none(), "I3: {from:?} has let go of {blocks:?}, and moves {moving:?}");
     }
 }
 

@@ -1,0 +1,131 @@
+//! The reference for blocks: who was given which of whose, as anybody could write down who hears every word between the engines.
+//! It knows no leases, no timers and no strategies; it only holds everybody to what was said (I3, I5).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use baton_proto::Message;
+use baton_types::{BlockId, TransferId};
+
+use crate::node::Life;
+
+/// Last words of a life that it is still held to.
+const REMEMBERED: usize = 8;
+
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    /// By the owner of the blocks and the transfer: who may touch them.
+    grants: BTreeMap<(Life, TransferId), Grant>,
+    /// Transfers of which a life has said that it has nothing to do with them any more, the latest last.
+    last_words: BTreeMap<Life, Vec<TransferId>>,
+    /// Transfers that were claimed, with the claimant and the owner of the blocks: a stranger may have overheard them.
+    claimed: BTreeMap<TransferId, (Life, Life)>,
+}
+
+#[derive(Debug)]
+struct Grant {
+    to: Life,
+    blocks: BTreeSet<BlockId>,
+}
+
+impl Ledger {
+    /// Something is said. Whoever says with it that he touches blocks no more gets them listed here.
+    pub fn hear(&mut self, from: Life, to: Life, message: &Message) -> Vec<BlockId> {
+        match message {
+            Message::Claim { transfer, .. } => {
+                self.claimed.insert(*transfer, (from, to));
+            }
+            Message::Granted { transfer, blocks, .. } => {
+                let blocks = blocks.iter().copied().collect();
+                let before = self.grants.insert((from, *transfer), Grant { to, blocks });
+                assert!(
+                    before.is_none_or(|before| before.to == to),
+                    "I3: {transfer} is granted to two peers"
+                );
+            }
+            // From a reader, which has nothing to tell; a writer says which token follows, and its last bytes may still move.
+            Message::Done { transfer, first_token: None, .. } => {
+                self.grants.remove(&(to, *transfer));
+            }
+            Message::DoneAck { transfer } => {
+                self.grants.remove(&(from, *transfer));
+            }
+            Message::Abort { transfer } | Message::Aborted { transfer } => {
+                if matches!(message, Message::Aborted { .. }) {
+                    self.remember(from, *transfer);
+                    self.grants.remove(&(from, *transfer));
+                }
+                if self.grants.get(&(to, *transfer)).is_some_and(|grant| grant.to == from) {
+                    let grant = self.grants.remove(&(to, *transfer)).expect("just seen");
+                    return grant.blocks.into_iter().collect();
+                }
+            }
+            _ => {}
+        }
+        Vec::new()
+    }
+
+    fn remember(&mut self, life: Life, transfer: TransferId) {
+        let words = self.last_words.entry(life).or_default();
+        words.retain(|known| *known != transfer);
+        words.push(transfer);
+        if words.len() > REMEMBERED {
+            words.remove(0);
+        }
+    }
+
+    /// Whether a block of `owner` was given to that life and not given back.
+    pub fn may_touch(&self, owner: Life, who: Life, block: BlockId) -> bool {
+        let all = (owner, TransferId(0))..=(owner, TransferId(u128::MAX));
+        self.grants.range(all).any(|(_, grant)| grant.to == who && grant.blocks.contains(&block))
+    }
+
+    pub fn last_words(&self, life: Life) -> &[TransferId] {
+        self.last_words.get(&life).map_or(&[], Vec::as_slice)
+    }
+
+    /// Transfers that this life takes part in.
+    pub fn claimed_with(&self, life: Life) -> Vec<TransferId> {
+        let with = |(_, (one, other)): &(&TransferId, &(Life, Life))| [*one, *other].contains(&life);
+        self.claimed.iter().filter(with).map(|(transfer, _)| *transfer).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use baton_types::Millis;
+
+    use super::*;
+
+    const A: Life = Life { node: 0, number: 1 };
+    const B: Life = Life { node: 1, number: 1 };
+    const T: TransferId = TransferId(7);
+
+    fn granted() -> Message {
+        let (blocks, remaining) = (vec![BlockId(3), BlockId(4)], Millis(9));
+        Message::Granted { transfer: T, attempt: 0, remaining, first_block: 0, blocks, first_token: None }
+    }
+
+    #[test]
+    fn a_block_may_be_touched_from_the_grant_to_the_last_word() {
+        let mut ledger = Ledger::default();
+        assert!(!ledger.may_touch(A, B, BlockId(3)));
+        ledger.hear(A, B, &granted());
+        assert!(ledger.may_touch(A, B, BlockId(3)) && !ledger.may_touch(A, B, BlockId(5)));
+        assert!(!ledger.may_touch(B, A, BlockId(3)));
+        // The owner wants it back: that alone ends nothing.
+        assert!(ledger.hear(A, B, &Message::Abort { transfer: T }).is_empty());
+        assert!(ledger.may_touch(A, B, BlockId(3)));
+        let given_back = ledger.hear(B, A, &Message::Aborted { transfer: T });
+        assert_eq!(given_back, [BlockId(3), BlockId(4)]);
+        assert!(!ledger.may_touch(A, B, BlockId(3)));
+        assert_eq!((ledger.last_words(B), ledger.last_words(A)), (&[T][..], &[][..]));
+    }
+
+    #[test]
+    #[should_panic(expected = "is granted to two peers")]
+    fn a_second_peer_is_seen() {
+        let mut ledger = Ledger::default();
+        ledger.hear(A, B, &granted());
+        ledger.hear(A, Life { node: 2, number: 1 }, &granted());
+    }
+}

@@ -1,0 +1,67 @@
+//! The network in two parts: what one part says to the other comes after the split, or not at all.
+
+use std::collections::BTreeSet;
+
+use baton_proto::ConnId;
+use baton_types::Time;
+
+use crate::fault::Fault;
+use crate::world::World;
+
+/// Where words come from and go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Place {
+    Router,
+    Node(usize),
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Split {
+    until: Time,
+    side: BTreeSet<Place>,
+}
+
+impl Split {
+    /// Until when two places hear nothing of each other, if they do not.
+    pub fn between(&self, now: Time, a: Place, b: Place) -> Option<Time> {
+        let apart = now < self.until && self.side.contains(&a) != self.side.contains(&b);
+        apart.then_some(self.until)
+    }
+}
+
+impl World {
+    /// Begins a split, unless there is one. Connections across it stall, or break.
+    pub fn split(&mut self) -> bool {
+        if self.now < self.split.until {
+            return false;
+        }
+        let nodes = (0..self.nodes.len()).map(Place::Node);
+        let random = self.luck.of(Fault::Split);
+        let side: BTreeSet<Place> = nodes.chain([Place::Router]).filter(|_| random.chance(400)).collect();
+        if side.is_empty() || side.len() > self.nodes.len() {
+            return false;
+        }
+        let (lasts, breaks) = (random.duration(self.scenario.network.split_us.clone()), random.chance(500));
+        self.note("chaos", format_args!("split off: {side:?}, for {lasts:?}, breaks {breaks}"));
+        self.split = Split { until: self.now + lasts, side };
+        let across: Vec<ConnId> =
+            self.wires.pairs().filter(|pair| self.is_apart(pair)).map(|pair| pair.0).collect();
+        for conn in across.into_iter().filter(|_| breaks) {
+            self.break_off(conn, true);
+        }
+        true
+    }
+
+    fn is_apart(&self, (_, one, other): &(ConnId, usize, usize)) -> bool {
+        self.split.between(self.now, Place::Node(*one), Place::Node(*other)).is_some()
+    }
+
+    /// When something that is sent now arrives.
+    pub fn arrival(&mut self, from: Place, to: Place) -> Time {
+        let at = self.after_delay();
+        match self.split.between(self.now, from, to) {
+            Some(until) => at + until.since(self.now),
+            None => at,
+        }
+    }
+}
