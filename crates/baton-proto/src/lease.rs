@@ -290,11 +290,7 @@ impl Endpoint {
             return;
         }
         let lapsed = lease.order.lapses && why == Ending::Expired;
-        let asks = match lease.order.registers {
-            true => !self.config.mutation.is(Mutant::FreeWithoutQuarantine),
-            false => !self.config.mutation.is(Mutant::RevokeWithoutAsking),
-        };
-        if lease.granted && !lapsed && asks {
+        if lease.granted && !lapsed && !self.config.mutation.is(Mutant::FreeWithoutQuarantine) {
             lease.stage = Stage::Revoking(why);
             if lease.order.registers {
                 self.event(Event::Failed { transfer, why, quarantined: true });

@@ -190,7 +190,8 @@ impl Endpoint {
         if !self.config.mutation.is(Mutant::StaleIncarnationAccepted) {
             return engine;
         }
-        let same_name = self.peers.known.iter_mut().find(|(known, _)| known.name == engine.name);
+        let before = |known: &EngineId| known.name == engine.name && *known != engine;
+        let same_name = self.peers.known.iter_mut().find(|(known, _)| before(known));
         same_name.map_or(engine, |(known, peer)| {
             peer.path = Path::None;
             known.clone()

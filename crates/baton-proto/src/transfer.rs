@@ -250,7 +250,9 @@ impl Endpoint {
         if active.reads() {
             active.deadline = active.deadline.max(asked + remaining);
             let deadline = active.deadline;
-            if matches!(active.stage, Stage::Claiming | Stage::Moving) {
+            if self.config.mutation.is(Mutant::KeepLateBytes) {
+                self.timers.clear(&Reason::Expiry(transfer));
+            } else if matches!(active.stage, Stage::Claiming | Stage::Moving) {
                 self.timers.set(Reason::Expiry(transfer), deadline);
             }
         }

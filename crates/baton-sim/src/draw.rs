@@ -12,7 +12,7 @@ use baton_types::{EngineRole, KvDtype, KvLayout, KvOrder};
 
 use crate::fault::{Fault, FaultRates};
 use crate::random::Random;
-use crate::scenario::{AGES_MS, Clock, EngineSpec, Network, ProtoTiming, Scenario};
+use crate::scenario::{AGES_MS, Ask, Clock, EngineSpec, Network, ProtoTiming, Scenario};
 use crate::theme::Theme;
 use crate::workload::{Workload, draw_requests};
 
@@ -64,7 +64,25 @@ impl Scenario {
         // Every engine has been probed by then.
         let from_us = if calm { 100_000 } else { random.below(100_000) };
         scenario.requests = draw_requests(random, &workload, &scenario.layout, from_us);
+        if calm && random.chance(500) {
+            make_ample(&mut scenario);
+            if random.chance(500) {
+                // Prompts that take longer than a lease lasts.
+                scenario.profile.prefill.per_token_us *= 50.0;
+            }
+        }
         scenario
+    }
+}
+
+/// Room for everything at once.
+fn make_ample(scenario: &mut Scenario) {
+    let longest = |ask: &Ask| ask.prompt.len() + ask.max_tokens as usize;
+    let blocks = scenario.requests.iter().map(|ask| scenario.layout.blocks_for(longest(ask)));
+    let blocks = blocks.sum::<usize>() as u32;
+    for engine in &mut scenario.engines {
+        engine.num_blocks = engine.num_blocks.max(blocks);
+        engine.max_receiving = scenario.requests.len();
     }
 }
 
@@ -150,7 +168,7 @@ fn draw_proto(random: &mut Random, calm: bool) -> ProtoTiming {
         register_timeout_ms: random.within(300..6000),
         peer_grace_ms: random.within(50..1500),
         dial_attempts: random.within(1..5) as u32,
-        tables: (!calm && random.chance(100)).then(|| random.within(1..8) as usize),
+        tables: (!calm && random.chance(150)).then(|| random.skewed(1..8) as usize),
     }
 }
 

@@ -9,11 +9,12 @@ use std::time::Duration;
 use baton_engine::BlockState;
 use baton_model::KvMemory;
 use baton_proto::{Direction, Input, PostId};
-use baton_types::{BlockId, EngineId};
+use baton_types::{BlockId, EngineId, TransferId};
 
 use crate::fault::Fault;
 use crate::node::{Life, read_metadata};
 use crate::split::Place;
+use crate::stranger::is_stranger;
 use crate::world::{Event, World};
 
 /// How often a post looks whether it is let in.
@@ -53,6 +54,8 @@ pub(crate) struct Moving {
     owner_id: EngineId,
     target: Life,
     order: Order,
+    /// Those that it may belong to: more than one if blocks are shared by several.
+    transfers: Vec<TransferId>,
     /// Memories live as long as something is in flight, also when their process does not.
     ours: KvMemory,
     theirs: KvMemory,
@@ -89,7 +92,7 @@ impl World {
     pub fn add_path(&mut self, node: usize, engine: EngineId, metadata: &[u8]) {
         let owner = self.nodes[node].life().expect("it has just spoken");
         let target = read_metadata(metadata);
-        if !self.is_alive(target) || self.strikes(Fault::PathFails) {
+        if !(self.is_alive(target) || is_stranger(target)) || self.strikes(Fault::PathFails) {
             let at = self.after_delay();
             return self.queue.push(at, Event::PathRefused { owner, engine });
         }
@@ -175,7 +178,7 @@ impl World {
         let (owner, owner_id, ours) = (process.life, process.id.clone(), process.memory.clone());
         let path = self.fabric.paths.get(&(owner, order.engine.clone())).copied();
         let theirs = path.and_then(|path| {
-            let process = self.nodes[path.target.node].process.as_ref()?;
+            let process = self.nodes.get(path.target.node)?.process.as_ref()?;
             (process.life == path.target).then(|| (path.target, process.memory.clone()))
         });
         let Some((target, theirs)) = theirs else {
@@ -183,13 +186,12 @@ impl World {
             let input = Input::Moved { post: order.post, ok: false };
             return self.queue.push(at, Event::Proto { to: owner, input });
         };
-        for (_, block) in &order.pairs {
-            let granted = self.ledger.may_touch(target, owner, *block);
-            assert!(
-                granted,
-                "I5: {order:?} of {owner:?} touches {block:?} of {target:?}, which was not granted"
-            );
-        }
+        let blocks: Vec<BlockId> = order.pairs.iter().map(|(_, block)| *block).collect();
+        let transfers = self.ledger.transfers_of(target, owner, &blocks);
+        assert!(
+            !transfers.is_empty(),
+            "I5: {order:?} of {owner:?} goes where {target:?} has granted nothing"
+        );
         self.tally.posts += 1;
         let bytes = (order.pairs.len() * ours.layout().block_bytes()) as u64;
         let pieces = self.random.within(1..self.scenario.network.pieces + 1).min(bytes);
@@ -198,7 +200,11 @@ impl World {
         // So slow that the lease is in danger.
         let lease_us = self.scenario.proto.lease_ms * 1_000;
         let slow = self.strikes(Fault::PostSlow);
-        let slow_us = slow.then(|| self.luck.of(Fault::PostSlow).skewed(1_000..lease_us * 3));
+        let slow_us = slow.then(|| {
+            let random = self.luck.of(Fault::PostSlow);
+            let lease = random.chance(500);
+            if lease { random.within(lease_us / 2..lease_us * 3) } else { random.skewed(1_000..lease_us * 3) }
+        });
         let piece_us = slow_us.unwrap_or(usual_us) / pieces;
         let breaks = self.strikes(Fault::PostFails);
         let breaks_after = breaks.then(|| self.luck.of(Fault::PostFails).below(pieces));
@@ -209,6 +215,7 @@ impl World {
             owner_id,
             target,
             order,
+            transfers,
             ours,
             theirs,
             admission,
@@ -230,8 +237,7 @@ impl World {
     pub fn piece_moves(&mut self, key: u64) {
         let Some(post) = self.fabric.posts.get(&key) else { return };
         let (owner, target) = (post.owner, post.target);
-        let places = [owner, target].map(|life| Place::Node(life.node));
-        if let Some(until) = self.split.between(self.now, places[0], places[1]) {
+        if let Some(until) = self.split.stops_bytes(self.now, owner.node, target.node) {
             return self.queue.push(until, Event::Piece { post: key });
         }
         let joined = self.fabric.half(owner, target).and_then(|half| half.joined).or(post.admission);
@@ -251,6 +257,7 @@ impl World {
         }
         let post = &self.fabric.posts[&key];
         self.check_piece(post);
+        self.note_late_read(key);
         let post = self.fabric.posts.get_mut(&key).expect("looked up above");
         post.move_piece();
         post.moved += 1;
@@ -284,6 +291,19 @@ impl World {
                 let found = state(post.owner, *ours);
                 assert_ne!(found, Some(BlockState::Free), "I3: {:?} reads {ours:?}", post.order);
             }
+        }
+    }
+
+    /// A reader must be able to tell that a byte came too late: by then the source may have put something else there.
+    fn note_late_read(&mut self, key: u64) {
+        let post = &self.fabric.posts[&key];
+        let source =
+            self.nodes[post.target.node].process.as_ref().filter(|process| process.life == post.target);
+        let Some(source) = source.filter(|_| post.order.direction == Direction::Read) else { return };
+        let bound = post.transfers.iter().any(|transfer| source.core.knows(*transfer));
+        if !bound {
+            let (owner, transfers) = (post.owner, post.transfers.clone());
+            self.ledger.read_late(owner, &transfers);
         }
     }
 

@@ -17,6 +17,8 @@ pub(crate) struct Ledger {
     grants: BTreeMap<(Life, TransferId), Grant>,
     /// Transfers of which a life has said that it has nothing to do with them any more, the latest last.
     last_words: BTreeMap<Life, Vec<TransferId>>,
+    /// Reads that got bytes from a source that was not bound to keep them any more: by whom, and of which transfer.
+    stale: BTreeSet<(Life, TransferId)>,
     /// Transfers that were claimed, with the claimant and the owner of the blocks: a stranger may have overheard them.
     claimed: BTreeMap<TransferId, (Life, Life)>,
 }
@@ -44,6 +46,8 @@ impl Ledger {
             }
             // From a reader, which has nothing to tell; a writer says which token follows, and its last bytes may still move.
             Message::Done { transfer, first_token: None, .. } => {
+                let stale = self.stale.contains(&(from, *transfer));
+                assert!(!stale, "I3: {from:?} keeps what it read of {transfer} after its lease");
                 self.grants.remove(&(to, *transfer));
             }
             Message::DoneAck { transfer } => {
@@ -51,7 +55,10 @@ impl Ledger {
             }
             Message::Abort { transfer } | Message::Aborted { transfer } => {
                 if matches!(message, Message::Aborted { .. }) {
-                    self.remember(from, *transfer);
+                    // An answer to somebody who has no part in the transfer changes nothing between those who have.
+                    if self.claimed.get(transfer).is_none_or(|pair| [pair.0, pair.1].contains(&to)) {
+                        self.remember(from, *transfer);
+                    }
                     self.grants.remove(&(from, *transfer));
                 }
                 if self.grants.get(&(to, *transfer)).is_some_and(|grant| grant.to == from) {
@@ -71,6 +78,18 @@ impl Ledger {
         if words.len() > REMEMBERED {
             words.remove(0);
         }
+    }
+
+    /// The transfers under which `owner` has given all these blocks to that life.
+    pub fn transfers_of(&self, owner: Life, who: Life, blocks: &[BlockId]) -> Vec<TransferId> {
+        let all = (owner, TransferId(0))..=(owner, TransferId(u128::MAX));
+        let of = |grant: &Grant| grant.to == who && blocks.iter().all(|block| grant.blocks.contains(block));
+        self.grants.range(all).filter(|(_, grant)| of(grant)).map(|((_, transfer), _)| *transfer).collect()
+    }
+
+    /// A byte was read that its source was not bound to keep.
+    pub fn read_late(&mut self, reader: Life, transfers: &[TransferId]) {
+        self.stale.extend(transfers.iter().map(|transfer| (reader, *transfer)));
     }
 
     /// Whether a block of `owner` was given to that life and not given back.

@@ -158,6 +158,17 @@ impl Scenario {
         let answers = self.requests.iter().all(|ask| self.fits(ask));
         patient && only_kv && answers && self.engines.iter().all(roomy)
     }
+
+    /// Whether every KV must come over: nothing goes wrong, and no engine has to wait for blocks or places that another engine holds
+    /// for it. Two engines that wait for each other are ended by a time limit, which costs the transfer.
+    pub fn owes_transfers(&self) -> bool {
+        let tokens = |ask: &Ask| ask.prompt.len() + ask.max_tokens as usize;
+        let blocks: usize = self.requests.iter().map(|ask| self.layout.blocks_for(tokens(ask))).sum();
+        let ample = |engine: &EngineSpec| {
+            engine.num_blocks as usize >= blocks && engine.max_receiving >= self.requests.len()
+        };
+        self.faults.is_calm() && self.owes_answers() && self.engines.iter().all(ample)
+    }
 }
 
 #[cfg(test)]

@@ -19,6 +19,8 @@ pub(crate) enum Place {
 pub(crate) struct Split {
     until: Time,
     side: BTreeSet<Place>,
+    /// Bytes of KV go over the same network; otherwise they have one of their own, which is whole.
+    stops_bytes: bool,
 }
 
 impl Split {
@@ -26,6 +28,11 @@ impl Split {
     pub fn between(&self, now: Time, a: Place, b: Place) -> Option<Time> {
         let apart = now < self.until && self.side.contains(&a) != self.side.contains(&b);
         apart.then_some(self.until)
+    }
+
+    /// The same for bytes of KV, between two nodes.
+    pub fn stops_bytes(&self, now: Time, a: usize, b: usize) -> Option<Time> {
+        self.between(now, Place::Node(a), Place::Node(b)).filter(|_| self.stops_bytes)
     }
 }
 
@@ -41,9 +48,13 @@ impl World {
         if side.is_empty() || side.len() > self.nodes.len() {
             return false;
         }
-        let (lasts, breaks) = (random.duration(self.scenario.network.split_us.clone()), random.chance(500));
-        self.note("chaos", format_args!("split off: {side:?}, for {lasts:?}, breaks {breaks}"));
-        self.split = Split { until: self.now + lasts, side };
+        let lasts = random.duration(self.scenario.network.split_us.clone());
+        let (breaks, stops_bytes) = (random.chance(500), random.chance(500));
+        self.note(
+            "chaos",
+            format_args!("split off: {side:?}, for {lasts:?}, breaks {breaks}, bytes {stops_bytes}"),
+        );
+        self.split = Split { until: self.now + lasts, side, stops_bytes };
         let across: Vec<ConnId> =
             self.wires.pairs().filter(|pair| self.is_apart(pair)).map(|pair| pair.0).collect();
         for conn in across.into_iter().filter(|_| breaks) {

@@ -5,11 +5,19 @@ use baton_proto::{Compat, ConnId, Input, Message, codec};
 use baton_types::{BlockHash, BlockId, EngineId, EngineName, Millis, TokenId, TransferId};
 
 use crate::fault::Fault;
+use crate::node::{Life, metadata};
 use crate::wires::WireNews;
 use crate::world::World;
 
 /// What the engines of a run call the one kind of KV that most of them have.
 pub(crate) const COMPAT: Compat = Compat([1; 16]);
+
+/// Whoever it is, it has no memory that any path leads to.
+const STRANGER: Life = Life { node: usize::MAX, number: 0 };
+
+pub(crate) fn is_stranger(life: Life) -> bool {
+    life == STRANGER
+}
 
 impl World {
     /// One connection to one engine, and what is said on it.
@@ -31,7 +39,7 @@ impl World {
             let name = EngineName::new("stranger").expect("a name");
             let engine = EngineId::new(name, self.luck.of(Fault::Stranger).next());
             self.says(ours, &Message::Hello { version, engine, compat: COMPAT });
-            let metadata = [0xff; 16].to_vec();
+            let metadata = metadata(STRANGER);
             self.says(ours, &Message::Welcome { metadata, blocks: 1_000_000 });
         }
         let known = self.ledger.claimed_with(target);
@@ -48,10 +56,20 @@ impl World {
                 self.says(ours, &words);
             }
         }
-        if self.luck.of(Fault::Stranger).chance(700) {
+        if self.luck.of(Fault::Stranger).chance(500) {
             self.reaches(ours, WireNews::Closed);
         }
         true
+    }
+
+    /// A stranger that is connected to the claimant hears a claim, and answers first.
+    pub fn overhear(&mut self, claimant: Life, transfer: TransferId) {
+        if let Some(conn) = self.wires.of_stranger(claimant)
+            && self.quiet_since.is_none()
+            && self.luck.of(Fault::Stranger).chance(300)
+        {
+            self.says(conn, &words(0, transfer));
+        }
     }
 
     fn says(&mut self, to: ConnId, message: &Message) {
@@ -68,7 +86,7 @@ fn words(which: u64, transfer: TransferId) -> Message {
             attempt: 0,
             remaining: Millis(60_000),
             first_block: 0,
-            blocks: vec![BlockId(0), BlockId(1)],
+            blocks: vec![BlockId(0)],
             first_token,
         },
         1 => Message::Done { transfer, notifications: 0, first_token },

@@ -42,10 +42,15 @@ impl Theme {
     pub fn apply(self, random: &mut Random, scenario: &mut Scenario, workload: &mut Workload) {
         match self {
             Self::SlowReads => {
-                set(random, scenario, &[Fault::PostSlow, Fault::Pause, Fault::Spike], 100..400);
+                set(random, scenario, &[Fault::PostSlow, Fault::Split], 200..800);
+                set(random, scenario, &[Fault::Pause, Fault::Spike, Fault::FrameLost], 50..300);
+                for engine in &mut scenario.engines {
+                    engine.clock.rate_ppm = random.pick(&[970_000, 1_000_000, 1_030_000]);
+                }
                 scenario.strategy = Strategy::Pull;
                 scenario.proto.lease_ms = random.within(30..300);
                 scenario.proto.heartbeat_ms = scenario.proto.lease_ms / 3;
+                scenario.network.split_us = scenario.proto.lease_ms * 500..scenario.proto.lease_ms * 4_000;
             }
             Self::UnwantedWrites => {
                 let faults = [Fault::PostSlow, Fault::ClientGone, Fault::Reset, Fault::Disconnect];

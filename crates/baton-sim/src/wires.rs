@@ -68,6 +68,13 @@ impl Wires {
         })
     }
 
+    /// A connection on which a stranger was welcomed by this life.
+    pub fn of_stranger(&self, at: Life) -> Option<ConnId> {
+        let strange = |end: &End| self.ends.get(&end.other).is_some_and(|other| other.owner.is_none());
+        let welcome = |end: &End| end.owner == Some(at) && end.said.welcome && end.heard.welcome;
+        self.ends.iter().find(|(_, end)| welcome(end) && strange(end)).map(|(conn, _)| *conn)
+    }
+
     /// A new connection: the dialling end and the other one.
     pub fn connect(&mut self, from: Option<Life>, to: Life, now: Time, at: Time) -> (ConnId, ConnId) {
         self.next += 2;
@@ -123,6 +130,9 @@ impl World {
         if let Some(to) = to.owner {
             let given_back = self.ledger.hear(from, to, message);
             self.check_given_back(from, to, &given_back);
+            if let Message::Claim { transfer, .. } = message {
+                self.overhear(from, *transfer);
+            }
         }
         self.travels(conn, other, message);
     }

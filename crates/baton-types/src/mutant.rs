@@ -44,8 +44,6 @@ mutants! {
     KeepLateBytes: "I3, I7",
     /// Takes the KV for complete one notification before the last.
     ReadyOneNotificationEarly: "I3, I7",
-    /// Takes back an offer that a reader has begun to use without asking the reader.
-    RevokeWithoutAsking: "I3, I7",
     /// Heartbeats do not renew a push's lease.
     HeartbeatsRenewNothing: "I8",
     /// Grants a lease to its very end, so that a reader with a slow clock reads beyond it.
