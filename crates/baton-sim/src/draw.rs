@@ -12,7 +12,7 @@ use baton_types::{EngineRole, KvDtype, KvLayout, KvOrder};
 
 use crate::fault::{Fault, FaultRates};
 use crate::random::Random;
-use crate::scenario::{AGES_MS, Ask, Clock, EngineSpec, Network, ProtoTiming, Scenario};
+use crate::scenario::{AGES_MS, Ask, Clock, EngineSpec, Network, PROBED_US, ProtoTiming, Scenario};
 use crate::theme::Theme;
 use crate::workload::{Workload, draw_requests};
 
@@ -61,8 +61,7 @@ impl Scenario {
         // The first token after a prompt belongs to its handle: who brings that of another request with the same prompt gets the
         // token that the other one would have got.
         workload.greedy = scenario.faults.of(Fault::WrongHandle) > 0;
-        // Every engine has been probed by then.
-        let from_us = if calm { 100_000 } else { random.below(100_000) };
+        let from_us = if scenario.owes_answers() { PROBED_US } else { random.below(PROBED_US) };
         scenario.requests = draw_requests(random, &workload, &scenario.layout, from_us);
         if calm && random.chance(500) {
             make_ample(&mut scenario);
@@ -216,5 +215,7 @@ fn draw_network(random: &mut Random) -> Network {
         restart_us: draw_span(random, 500..1_500_000),
         fence_us: draw_span(random, 1_000..1_500_000),
         split_us: draw_span(random, 1_000..3_000_000),
+        split_breaks: random.chance(500),
+        split_stops_bytes: random.chance(500),
     }
 }

@@ -202,8 +202,11 @@ impl World {
         let slow = self.strikes(Fault::PostSlow);
         let slow_us = slow.then(|| {
             let random = self.luck.of(Fault::PostSlow);
-            let lease = random.chance(500);
-            if lease { random.within(lease_us / 2..lease_us * 3) } else { random.skewed(1_000..lease_us * 3) }
+            match random.below(3) {
+                0 => random.skewed(1_000..lease_us * 3),
+                1 => random.within(lease_us / 2..lease_us * 3),
+                _ => random.within(lease_us * 9 / 10..lease_us * 6 / 5),
+            }
         });
         let piece_us = slow_us.unwrap_or(usual_us) / pieces;
         let breaks = self.strikes(Fault::PostFails);
@@ -237,7 +240,8 @@ impl World {
     pub fn piece_moves(&mut self, key: u64) {
         let Some(post) = self.fabric.posts.get(&key) else { return };
         let (owner, target) = (post.owner, post.target);
-        if let Some(until) = self.split.stops_bytes(self.now, owner.node, target.node) {
+        let apart = self.split.between(self.now, Place::Node(owner.node), Place::Node(target.node));
+        if let Some(until) = apart.filter(|_| self.scenario.network.split_stops_bytes) {
             return self.queue.push(until, Event::Piece { post: key });
         }
         let joined = self.fabric.half(owner, target).and_then(|half| half.joined).or(post.admission);
@@ -333,16 +337,11 @@ impl World {
         }
     }
 
-    /// I3, from outside: who has said that he touches blocks no more moves no byte into or out of them.
-    pub fn check_given_back(&self, from: Life, owner: Life, blocks: &[BlockId]) {
-        let given_back =
-            |block: &BlockId| blocks.contains(block) && !self.ledger.may_touch(owner, from, *block);
-        let touches = |post: &&Moving| {
-            (post.owner, post.target) == (from, owner)
-                && post.order.pairs.iter().any(|(_, to)| given_back(to))
-        };
-        let moving = self.fabric.posts.values().find(touches);
-        assert!(moving.is_none(), "I3: {from:?} has let go of {blocks:?}, and moves {moving:?}");
+    /// I3, from outside: who has said that he touches the blocks of a transfer no more has no post of it on its way.
+    pub fn check_given_back(&self, from: Life, transfer: TransferId) {
+        let of_it = |post: &&Moving| post.owner == from && post.transfers == [transfer];
+        let moving = self.fabric.posts.values().find(of_it).map(|post| &post.order);
+        assert!(moving.is_none(), "I3: {from:?} has let go of {transfer}, and moves {moving:?}");
     }
 }
 

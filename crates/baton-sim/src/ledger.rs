@@ -19,8 +19,8 @@ pub(crate) struct Ledger {
     last_words: BTreeMap<Life, Vec<TransferId>>,
     /// Reads that got bytes from a source that was not bound to keep them any more: by whom, and of which transfer.
     stale: BTreeSet<(Life, TransferId)>,
-    /// Transfers that were claimed, with the claimant and the owner of the blocks: a stranger may have overheard them.
-    claimed: BTreeMap<TransferId, (Life, Life)>,
+    /// Transfers that were granted, with the owner of the blocks and its peer: a stranger may have overheard them.
+    parties: BTreeMap<TransferId, (Life, Life)>,
 }
 
 #[derive(Debug)]
@@ -30,14 +30,12 @@ struct Grant {
 }
 
 impl Ledger {
-    /// Something is said. Whoever says with it that he touches blocks no more gets them listed here.
-    pub fn hear(&mut self, from: Life, to: Life, message: &Message) -> Vec<BlockId> {
+    /// Something is said; the transfer whose blocks the speaker gives back with it, if it does.
+    pub fn hear(&mut self, from: Life, to: Life, message: &Message) -> Option<TransferId> {
         match message {
-            Message::Claim { transfer, .. } => {
-                self.claimed.insert(*transfer, (from, to));
-            }
             Message::Granted { transfer, blocks, .. } => {
                 let blocks = blocks.iter().copied().collect();
+                self.parties.insert(*transfer, (from, to));
                 let before = self.grants.insert((from, *transfer), Grant { to, blocks });
                 assert!(
                     before.is_none_or(|before| before.to == to),
@@ -56,19 +54,19 @@ impl Ledger {
             Message::Abort { transfer } | Message::Aborted { transfer } => {
                 if matches!(message, Message::Aborted { .. }) {
                     // An answer to somebody who has no part in the transfer changes nothing between those who have.
-                    if self.claimed.get(transfer).is_none_or(|pair| [pair.0, pair.1].contains(&to)) {
+                    if self.parties.get(transfer).is_none_or(|pair| [pair.0, pair.1].contains(&to)) {
                         self.remember(from, *transfer);
                     }
                     self.grants.remove(&(from, *transfer));
                 }
                 if self.grants.get(&(to, *transfer)).is_some_and(|grant| grant.to == from) {
-                    let grant = self.grants.remove(&(to, *transfer)).expect("just seen");
-                    return grant.blocks.into_iter().collect();
+                    self.grants.remove(&(to, *transfer));
+                    return Some(*transfer);
                 }
             }
             _ => {}
         }
-        Vec::new()
+        None
     }
 
     fn remember(&mut self, life: Life, transfer: TransferId) {
@@ -103,9 +101,9 @@ impl Ledger {
     }
 
     /// Transfers that this life takes part in.
-    pub fn claimed_with(&self, life: Life) -> Vec<TransferId> {
+    pub fn transfers_with(&self, life: Life) -> Vec<TransferId> {
         let with = |(_, (one, other)): &(&TransferId, &(Life, Life))| [*one, *other].contains(&life);
-        self.claimed.iter().filter(with).map(|(transfer, _)| *transfer).collect()
+        self.parties.iter().filter(with).map(|(transfer, _)| *transfer).collect()
     }
 }
 
@@ -132,10 +130,9 @@ mod tests {
         assert!(ledger.may_touch(A, B, BlockId(3)) && !ledger.may_touch(A, B, BlockId(5)));
         assert!(!ledger.may_touch(B, A, BlockId(3)));
         // The owner wants it back: that alone ends nothing.
-        assert!(ledger.hear(A, B, &Message::Abort { transfer: T }).is_empty());
+        assert_eq!(ledger.hear(A, B, &Message::Abort { transfer: T }), None);
         assert!(ledger.may_touch(A, B, BlockId(3)));
-        let given_back = ledger.hear(B, A, &Message::Aborted { transfer: T });
-        assert_eq!(given_back, [BlockId(3), BlockId(4)]);
+        assert_eq!(ledger.hear(B, A, &Message::Aborted { transfer: T }), Some(T));
         assert!(!ledger.may_touch(A, B, BlockId(3)));
         assert_eq!((ledger.last_words(B), ledger.last_words(A)), (&[T][..], &[][..]));
     }

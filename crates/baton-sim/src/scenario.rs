@@ -14,6 +14,9 @@ use crate::fault::{Fault, FaultRates};
 /// Time limits from here on are not waited for by anybody.
 pub(crate) const AGES_MS: u64 = 100_000_000;
 
+/// By then the router has probed every engine, if nothing keeps it from doing so.
+pub(crate) const PROBED_US: u64 = 100_000;
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
@@ -96,6 +99,10 @@ pub struct Network {
     pub fence_us: Range<u64>,
     /// How long a split lasts.
     pub split_us: Range<u64>,
+    /// Connections across a split break; otherwise they stall.
+    pub split_breaks: bool,
+    /// Bytes of KV go over the network that splits; otherwise they have one of their own, which stays whole.
+    pub split_stops_bytes: bool,
 }
 
 /// One request.
@@ -155,7 +162,7 @@ impl Scenario {
             engine.recompute && engine.compatible && engine.max_waiting > self.requests.len() * 2
         };
         let only_kv = Fault::ALL.iter().all(|fault| fault.is_about_kv() || self.faults.of(*fault) == 0);
-        let answers = self.requests.iter().all(|ask| self.fits(ask));
+        let answers = self.requests.iter().all(|ask| ask.at_us >= PROBED_US && self.fits(ask));
         patient && only_kv && answers && self.engines.iter().all(roomy)
     }
 

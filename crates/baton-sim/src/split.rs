@@ -19,8 +19,6 @@ pub(crate) enum Place {
 pub(crate) struct Split {
     until: Time,
     side: BTreeSet<Place>,
-    /// Bytes of KV go over the same network; otherwise they have one of their own, which is whole.
-    stops_bytes: bool,
 }
 
 impl Split {
@@ -28,11 +26,6 @@ impl Split {
     pub fn between(&self, now: Time, a: Place, b: Place) -> Option<Time> {
         let apart = now < self.until && self.side.contains(&a) != self.side.contains(&b);
         apart.then_some(self.until)
-    }
-
-    /// The same for bytes of KV, between two nodes.
-    pub fn stops_bytes(&self, now: Time, a: usize, b: usize) -> Option<Time> {
-        self.between(now, Place::Node(a), Place::Node(b)).filter(|_| self.stops_bytes)
     }
 }
 
@@ -49,15 +42,11 @@ impl World {
             return false;
         }
         let lasts = random.duration(self.scenario.network.split_us.clone());
-        let (breaks, stops_bytes) = (random.chance(500), random.chance(500));
-        self.note(
-            "chaos",
-            format_args!("split off: {side:?}, for {lasts:?}, breaks {breaks}, bytes {stops_bytes}"),
-        );
-        self.split = Split { until: self.now + lasts, side, stops_bytes };
+        self.note("chaos", format_args!("split off: {side:?}, for {lasts:?}"));
+        self.split = Split { until: self.now + lasts, side };
         let across: Vec<ConnId> =
             self.wires.pairs().filter(|pair| self.is_apart(pair)).map(|pair| pair.0).collect();
-        for conn in across.into_iter().filter(|_| breaks) {
+        for conn in across.into_iter().filter(|_| self.scenario.network.split_breaks).collect::<Vec<_>>() {
             self.break_off(conn, true);
         }
         true

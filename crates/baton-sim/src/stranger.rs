@@ -42,7 +42,7 @@ impl World {
             let metadata = metadata(STRANGER);
             self.says(ours, &Message::Welcome { metadata, blocks: 1_000_000 });
         }
-        let known = self.ledger.claimed_with(target);
+        let known = self.ledger.transfers_with(target);
         for _ in 0..self.luck.of(Fault::Stranger).within(1..5) {
             let random = self.luck.of(Fault::Stranger);
             if script == 0 {

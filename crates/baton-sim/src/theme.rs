@@ -45,12 +45,14 @@ impl Theme {
                 set(random, scenario, &[Fault::PostSlow, Fault::Split], 200..800);
                 set(random, scenario, &[Fault::Pause, Fault::Spike, Fault::FrameLost], 50..300);
                 for engine in &mut scenario.engines {
-                    engine.clock.rate_ppm = random.pick(&[970_000, 1_000_000, 1_030_000]);
+                    engine.clock.rate_ppm = random.pick(&[970_000, 1_030_000]);
                 }
                 scenario.strategy = Strategy::Pull;
                 scenario.proto.lease_ms = random.within(30..300);
                 scenario.proto.heartbeat_ms = scenario.proto.lease_ms / 3;
-                scenario.network.split_us = scenario.proto.lease_ms * 500..scenario.proto.lease_ms * 4_000;
+                // Nobody hears that a lease is over, and the bytes come all the same.
+                scenario.network.split_us = scenario.proto.lease_ms * 1_000..scenario.proto.lease_ms * 6_000;
+                (scenario.network.split_breaks, scenario.network.split_stops_bytes) = (false, false);
             }
             Self::UnwantedWrites => {
                 let faults = [Fault::PostSlow, Fault::ClientGone, Fault::Reset, Fault::Disconnect];
@@ -85,7 +87,8 @@ impl Theme {
         scenario.faults = rates;
         let legs = scenario.limits.max_legs_per_engine;
         // A leg may fail with its transfer; the request tries again, for as long as it takes.
-        scenario.limits = Limits { attempts: 1_000, ..patient_limits(legs) };
+        scenario.limits = Limits { attempts: 1_000, retry_pause_ms: 1, ..patient_limits(legs) };
+        scenario.proto.tables = None;
         let longest = workload.longest_prompt + workload.longest_answer as usize;
         for engine in &mut scenario.engines {
             engine.max_model_len = longest + 1;

@@ -128,8 +128,9 @@ impl World {
         let (from, other) = (end.owner.expect("strangers do not speak here"), end.other);
         let Some(to) = self.wires.ends.get(&other) else { return };
         if let Some(to) = to.owner {
-            let given_back = self.ledger.hear(from, to, message);
-            self.check_given_back(from, to, &given_back);
+            if let Some(given_back) = self.ledger.hear(from, to, message) {
+                self.check_given_back(from, given_back);
+            }
             if let Message::Claim { transfer, .. } = message {
                 self.overhear(from, *transfer);
             }
