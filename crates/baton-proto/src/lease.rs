@@ -180,12 +180,10 @@ impl Endpoint {
     /// part of it.
     fn granted_time(&self, now: Time) -> Millis {
         let lease = self.config.lease;
-        let granted = match () {
-            () if self.config.mutation.is(Mutant::NoMarginForClocks) => lease,
-            () if self.config.mutation.is(Mutant::InstantOnTheWire) => (now + lease).since(Time::ZERO),
-            () => lease - lease / CLOCK_MARGIN,
-        };
-        Millis::floor(granted)
+        if self.config.mutation.is(Mutant::InstantOnTheWire) {
+            return Millis::floor((now + lease).since(Time::ZERO));
+        }
+        Millis::floor(lease - lease / CLOCK_MARGIN)
     }
 
     /// A sign of life from the active side renews the lease.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use baton_routing::Failure;
 
 use crate::client::ClientState;
+use crate::fault::Fault;
 use crate::world::World;
 
 /// From the last fault to the end of everything: more than all time limits of a scenario in a row, by the slowest clock.
@@ -52,10 +53,11 @@ impl World {
         }
     }
 
-    /// I4: whoever has answered an Abort has nothing to do with the transfer any more. What tables have no room for is forgotten.
+    /// I4: whoever has answered an Abort has nothing to do with the transfer any more. But for what tables have no room for; and
+    /// where handles are mixed up, somebody else may have a part in it.
     pub fn check_last_words(&self, node: usize) {
         let Some(process) = &self.nodes[node].process else { return };
-        if self.scenario.proto.tables.is_some() {
+        if self.scenario.proto.tables.is_some() || self.scenario.faults.of(Fault::WrongHandle) > 0 {
             return;
         }
         for transfer in self.ledger.last_words(process.life) {

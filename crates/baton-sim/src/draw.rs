@@ -215,6 +215,7 @@ fn draw_network(random: &mut Random) -> Network {
         restart_us: draw_span(random, 500..1_500_000),
         fence_us: draw_span(random, 1_000..1_500_000),
         split_us: draw_span(random, 1_000..3_000_000),
+        split_router: random.chance(500),
         split_breaks: random.chance(500),
         split_stops_bytes: random.chance(500),
     }

@@ -240,7 +240,7 @@ impl World {
     pub fn piece_moves(&mut self, key: u64) {
         let Some(post) = self.fabric.posts.get(&key) else { return };
         let (owner, target) = (post.owner, post.target);
-        let apart = self.split.between(self.now, Place::Node(owner.node), Place::Node(target.node));
+        let apart = self.apart_until(Place::Node(owner.node), Place::Node(target.node));
         if let Some(until) = apart.filter(|_| self.scenario.network.split_stops_bytes) {
             return self.queue.push(until, Event::Piece { post: key });
         }

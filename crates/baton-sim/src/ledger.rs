@@ -46,10 +46,10 @@ impl Ledger {
             Message::Done { transfer, first_token: None, .. } => {
                 let stale = self.stale.contains(&(from, *transfer));
                 assert!(!stale, "I3: {from:?} keeps what it read of {transfer} after its lease");
-                self.grants.remove(&(to, *transfer));
+                self.end(to, from, *transfer);
             }
             Message::DoneAck { transfer } => {
-                self.grants.remove(&(from, *transfer));
+                self.end(from, to, *transfer);
             }
             Message::Abort { transfer } | Message::Aborted { transfer } => {
                 if matches!(message, Message::Aborted { .. }) {
@@ -57,16 +57,19 @@ impl Ledger {
                     if self.parties.get(transfer).is_none_or(|pair| [pair.0, pair.1].contains(&to)) {
                         self.remember(from, *transfer);
                     }
-                    self.grants.remove(&(from, *transfer));
+                    self.end(from, to, *transfer);
                 }
-                if self.grants.get(&(to, *transfer)).is_some_and(|grant| grant.to == from) {
-                    self.grants.remove(&(to, *transfer));
-                    return Some(*transfer);
-                }
+                return self.end(to, from, *transfer).then_some(*transfer);
             }
             _ => {}
         }
         None
+    }
+
+    /// What `owner` gave to that life under this transfer is given back, if there was anything.
+    fn end(&mut self, owner: Life, to: Life, transfer: TransferId) -> bool {
+        let given = self.grants.get(&(owner, transfer)).is_some_and(|grant| grant.to == to);
+        given && self.grants.remove(&(owner, transfer)).is_some()
     }
 
     fn remember(&mut self, life: Life, transfer: TransferId) {
@@ -88,12 +91,6 @@ impl Ledger {
     /// A byte was read that its source was not bound to keep.
     pub fn read_late(&mut self, reader: Life, transfers: &[TransferId]) {
         self.stale.extend(transfers.iter().map(|transfer| (reader, *transfer)));
-    }
-
-    /// Whether a block of `owner` was given to that life and not given back.
-    pub fn may_touch(&self, owner: Life, who: Life, block: BlockId) -> bool {
-        let all = (owner, TransferId(0))..=(owner, TransferId(u128::MAX));
-        self.grants.range(all).any(|(_, grant)| grant.to == who && grant.blocks.contains(&block))
     }
 
     pub fn last_words(&self, life: Life) -> &[TransferId] {
@@ -122,18 +119,22 @@ mod tests {
         Message::Granted { transfer: T, attempt: 0, remaining, first_block: 0, blocks, first_token: None }
     }
 
+    fn may_touch(ledger: &Ledger, block: u32) -> bool {
+        !ledger.transfers_of(A, B, &[BlockId(block)]).is_empty()
+    }
+
     #[test]
     fn a_block_may_be_touched_from_the_grant_to_the_last_word() {
         let mut ledger = Ledger::default();
-        assert!(!ledger.may_touch(A, B, BlockId(3)));
+        assert!(!may_touch(&ledger, 3));
         ledger.hear(A, B, &granted());
-        assert!(ledger.may_touch(A, B, BlockId(3)) && !ledger.may_touch(A, B, BlockId(5)));
-        assert!(!ledger.may_touch(B, A, BlockId(3)));
+        assert!(may_touch(&ledger, 3) && !may_touch(&ledger, 5));
+        assert!(ledger.transfers_of(B, A, &[BlockId(3)]).is_empty());
         // The owner wants it back: that alone ends nothing.
         assert_eq!(ledger.hear(A, B, &Message::Abort { transfer: T }), None);
-        assert!(ledger.may_touch(A, B, BlockId(3)));
+        assert!(may_touch(&ledger, 3));
         assert_eq!(ledger.hear(B, A, &Message::Aborted { transfer: T }), Some(T));
-        assert!(!ledger.may_touch(A, B, BlockId(3)));
+        assert!(!may_touch(&ledger, 3));
         assert_eq!((ledger.last_words(B), ledger.last_words(A)), (&[T][..], &[][..]));
     }
 

@@ -99,6 +99,8 @@ pub struct Network {
     pub fence_us: Range<u64>,
     /// How long a split lasts.
     pub split_us: Range<u64>,
+    /// The router may find itself on either side of a split; otherwise it reaches everybody.
+    pub split_router: bool,
     /// Connections across a split break; otherwise they stall.
     pub split_breaks: bool,
     /// Bytes of KV go over the network that splits; otherwise they have one of their own, which stays whole.

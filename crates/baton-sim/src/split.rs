@@ -21,24 +21,17 @@ pub(crate) struct Split {
     side: BTreeSet<Place>,
 }
 
-impl Split {
-    /// Until when two places hear nothing of each other, if they do not.
-    pub fn between(&self, now: Time, a: Place, b: Place) -> Option<Time> {
-        let apart = now < self.until && self.side.contains(&a) != self.side.contains(&b);
-        apart.then_some(self.until)
-    }
-}
-
 impl World {
     /// Begins a split, unless there is one. Connections across it stall, or break.
     pub fn split(&mut self) -> bool {
         if self.now < self.split.until {
             return false;
         }
-        let nodes = (0..self.nodes.len()).map(Place::Node);
+        let router = self.scenario.network.split_router.then_some(Place::Router);
+        let places: Vec<Place> = (0..self.nodes.len()).map(Place::Node).chain(router).collect();
         let random = self.luck.of(Fault::Split);
-        let side: BTreeSet<Place> = nodes.chain([Place::Router]).filter(|_| random.chance(400)).collect();
-        if side.is_empty() || side.len() > self.nodes.len() {
+        let side: BTreeSet<Place> = places.iter().copied().filter(|_| random.chance(400)).collect();
+        if side.is_empty() || side.len() == places.len() {
             return false;
         }
         let lasts = random.duration(self.scenario.network.split_us.clone());
@@ -53,13 +46,21 @@ impl World {
     }
 
     fn is_apart(&self, (_, one, other): &(ConnId, usize, usize)) -> bool {
-        self.split.between(self.now, Place::Node(*one), Place::Node(*other)).is_some()
+        self.apart_until(Place::Node(*one), Place::Node(*other)).is_some()
+    }
+
+    /// Until when two places hear nothing of each other, if they do not.
+    pub fn apart_until(&self, a: Place, b: Place) -> Option<Time> {
+        let Split { until, side } = &self.split;
+        let reached = !self.scenario.network.split_router && [a, b].contains(&Place::Router);
+        let apart = self.now < *until && side.contains(&a) != side.contains(&b) && !reached;
+        apart.then_some(*until)
     }
 
     /// When something that is sent now arrives.
     pub fn arrival(&mut self, from: Place, to: Place) -> Time {
         let at = self.after_delay();
-        match self.split.between(self.now, from, to) {
+        match self.apart_until(from, to) {
             Some(until) => at + until.since(self.now),
             None => at,
         }

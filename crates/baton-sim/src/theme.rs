@@ -7,7 +7,7 @@ use baton_routing::{Limits, Strategy};
 use crate::draw::patient_limits;
 use crate::fault::{Fault, FaultRates};
 use crate::random::Random;
-use crate::scenario::Scenario;
+use crate::scenario::{Network, Scenario};
 use crate::workload::Workload;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +42,8 @@ impl Theme {
     pub fn apply(self, random: &mut Random, scenario: &mut Scenario, workload: &mut Workload) {
         match self {
             Self::SlowReads => {
-                set(random, scenario, &[Fault::PostSlow, Fault::Split], 200..800);
-                set(random, scenario, &[Fault::Pause, Fault::Spike, Fault::FrameLost], 50..300);
+                set(random, scenario, &[Fault::PostSlow], 300..800);
+                set(random, scenario, &[Fault::Split, Fault::FrameLost, Fault::Pause, Fault::Spike], 20..150);
                 for engine in &mut scenario.engines {
                     engine.clock.rate_ppm = random.pick(&[970_000, 1_030_000]);
                 }
@@ -51,8 +51,10 @@ impl Theme {
                 scenario.proto.lease_ms = random.within(30..300);
                 scenario.proto.heartbeat_ms = scenario.proto.lease_ms / 3;
                 // Nobody hears that a lease is over, and the bytes come all the same.
-                scenario.network.split_us = scenario.proto.lease_ms * 1_000..scenario.proto.lease_ms * 6_000;
-                (scenario.network.split_breaks, scenario.network.split_stops_bytes) = (false, false);
+                let Network { split_us, split_router, split_breaks, split_stops_bytes, .. } =
+                    &mut scenario.network;
+                *split_us = scenario.proto.lease_ms * 1_000..scenario.proto.lease_ms * 4_000;
+                (*split_router, *split_breaks, *split_stops_bytes) = (false, false, false);
             }
             Self::UnwantedWrites => {
                 let faults = [Fault::PostSlow, Fault::ClientGone, Fault::Reset, Fault::Disconnect];

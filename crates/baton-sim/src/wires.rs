@@ -94,8 +94,7 @@ impl World {
         let from = self.nodes[node].life().expect("it has just spoken");
         let target = self.nodes.iter().position(|other| other.name == address.host);
         let target = target.filter(|_| !self.strikes(Fault::DialRefused));
-        let apart =
-            |target: &usize| self.split.between(self.now, Place::Node(node), Place::Node(*target)).is_some();
+        let apart = |target: &usize| self.apart_until(Place::Node(node), Place::Node(*target)).is_some();
         let target = target.filter(|target| !apart(target));
         let at = self.after_delay();
         self.queue.push(

@@ -46,8 +46,6 @@ mutants! {
     ReadyOneNotificationEarly: "I3, I7",
     /// Heartbeats do not renew a push's lease.
     HeartbeatsRenewNothing: "I8",
-    /// Grants a lease to its very end, so that a reader with a slow clock reads beyond it.
-    NoMarginForClocks: "I6",
     /// Says when a lease ends by its own clock.
     InstantOnTheWire: "I6",
     /// Forgets an abort that comes before the request.
