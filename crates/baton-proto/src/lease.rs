@@ -13,7 +13,7 @@ use crate::timer::Reason;
 
 /// A reader's clock may be slower than the source's by one part in so many. Clocks of computers differ by a thousandth of that, but
 /// a virtual machine's may be slowed down while its host catches up.
-const CLOCK_MARGIN: u32 = 16;
+const CLOCK_MARGIN: u32 = 15;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Lease {

@@ -64,7 +64,7 @@ fn pull() {
         0.984   P says Welcome { metadata: [0], blocks: 64 }
         1.055   D says Welcome { metadata: [1], blocks: 64 }
         1.219   D says Claim { transfer: xa, attempt: 0, first_block: 1, chain: [#804c4d5d, #30295ade, #d902556c] }
-        1.816   P says Granted { transfer: xa, attempt: 0, remaining: 3000ms, first_block: 1, blocks: [b1, b2], first_token: Some(42) }
+        1.816   P says Granted { transfer: xa, attempt: 0, remaining: 2800ms, first_block: 1, blocks: [b1, b2], first_token: Some(42) }
         2.861   D posts Read of [(b10, b1), (b11, b2)]
         3.914   D hears Ready { transfer: xa, covered: 3, first_token: Some(42) }
         3.914   D says Done { transfer: xa, notifications: 0, first_token: None }
@@ -91,7 +91,7 @@ fn push_registered_before_the_prefill_leg_comes() {
         1.055   D says Welcome { metadata: [1], blocks: 64 }
         1.219   D says Register { transfer: xa, first_block: 0 }
         20.000  P says Claim { transfer: xa, attempt: 0, first_block: 0, chain: [#804c4d5d, #30295ade, #d902556c] }
-        21.045  D says Granted { transfer: xa, attempt: 0, remaining: 3000ms, first_block: 0, blocks: [b10, b11, b12], first_token: None }
+        21.045  D says Granted { transfer: xa, attempt: 0, remaining: 2800ms, first_block: 0, blocks: [b10, b11, b12], first_token: None }
         21.578  P posts Write of [(b0, b10), (b1, b11)]
         40.000  P posts Write of [(b2, b12)]
         40.000  P says Done { transfer: xa, notifications: 2, first_token: Some(42) }
