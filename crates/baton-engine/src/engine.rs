@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use baton_types::{SeqId, Time, TokenId, TransferId};
+use baton_types::{Mutant, SeqId, Time, TokenId, TransferId};
 
 use crate::action::{FinishReason, HandOff, Handle, Input, Output, Refusal, Request, SeqFailure};
 use crate::batch::StepResult;
@@ -117,6 +117,9 @@ impl Engine {
         self.counters.requests += 1;
         // I13: no request chooses which model's KV it may share.
         request.salt.model.clone_from(&self.config.model);
+        if self.config.mutation.is(Mutant::TenantNotSalted) {
+            request.salt.tenant.clear();
+        }
         if let Some(why) = self.refusal(&request) {
             self.counters.refused += 1;
             self.outputs.push_back(Output::Refused { seq: request.seq, why });
@@ -253,7 +256,9 @@ impl Engine {
         match (received, &mut self.in_flight) {
             (Some(first), _) => self.blocks.abandon(seq.table, first),
             (None, Some(step)) if step.entries.iter().any(|planned| planned.seq == id) => {
-                step.retiring.push(seq.table);
+                if !self.config.mutation.is(Mutant::LeakRetiringTable) {
+                    step.retiring.push(seq.table);
+                }
             }
             (None, _) => self.blocks.release(seq.table),
         }

@@ -1,7 +1,7 @@
 //! The core that a driver talks to: the engine's decisions and the protocol endpoint, each hearing the other at once.
 
 use baton_proto::Endpoint;
-use baton_types::{BlockId, Time};
+use baton_types::{BlockId, Time, TransferId};
 
 use crate::action::{Input, Output, Reason};
 use crate::block_pool::BlockState;
@@ -72,6 +72,11 @@ impl EngineCore {
 
     pub fn census(&self) -> baton_proto::Census {
         self.endpoint.census()
+    }
+
+    /// Whether this transfer is going on between this engine and a peer.
+    pub fn knows(&self, transfer: TransferId) -> bool {
+        self.endpoint.knows(transfer)
     }
 
     /// Whether nothing is left to do for any client or peer: a drained engine may exit.

@@ -2,7 +2,7 @@
 //! The protocol says what happened to a transfer; the hooks turn that into blocks and queues.
 
 use baton_proto::{Ending, Event, Input as Command, Prefilled};
-use baton_types::{BlockHash, BlockId, SeqId, Time, TokenId, TransferId, TransferMode, UnitId};
+use baton_types::{BlockHash, BlockId, Mutant, SeqId, Time, TokenId, TransferId, TransferMode, UnitId};
 
 use crate::action::{FinishReason, HandOff, Handle, Refusal, SeqFailure};
 use crate::config::OnLostKv;
@@ -204,9 +204,11 @@ impl Engine {
         seq.computed = hits.max(covered * self.config.unit_tokens()).min(most);
         seq.usage.received_tokens = (seq.computed - hits) as u32;
         self.counters.received_tokens += u64::from(seq.usage.received_tokens);
-        seq.part = Part::Whole;
         if let Some(Prefilled { cached_tokens, .. }) = whole {
             seq.usage.cached_tokens = cached_tokens.min(seq.usage.prompt_tokens);
+        }
+        if !self.config.mutation.is(Mutant::RefetchAfterReady) {
+            seq.part = Part::Whole;
         }
         self.publish(id);
         self.move_to(id, Phase::Running);
@@ -248,7 +250,12 @@ impl Engine {
         let entry = self.transfers.remove(&transfer).expect("I4: one release");
         match entry.blocks {
             TransferBlocks::Inbound { blocks, .. } => return self.blocks.discard(&blocks),
-            TransferBlocks::Leased(blocks) => self.blocks.end_lease(&blocks),
+            TransferBlocks::Leased(blocks) => {
+                if self.config.mutation.is(Mutant::LeaseEndedTwice) {
+                    self.blocks.end_lease(&blocks);
+                }
+                self.blocks.end_lease(&blocks);
+            }
             TransferBlocks::None => {}
         }
         match why {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use baton_engine::{BatchEntry, RunnerError};
 use baton_types::{BlockId, KvLayout, MemoryRegion};
 
+#[cfg(feature = "checkpoints")]
 use crate::kernels::aligned::Buffer;
 
 /// Why a region cannot be a KV pool.
@@ -54,6 +55,7 @@ impl KvMemory {
     ///
     /// # Panics
     /// If the pool has no bytes, or more than the address space.
+    #[cfg(feature = "checkpoints")]
     pub fn allocate(layout: KvLayout, num_blocks: u32) -> Self {
         let bytes =
             layout.block_bytes().checked_mul(num_blocks as usize).expect("the pool fits the address space");

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use baton_types::{EngineId, Time, TransferId};
+use baton_types::{EngineId, Mutant, Time, TransferId};
 
 use crate::action::{ConnId, Ending, Input, Output, PostId};
 use crate::codec;
@@ -54,7 +54,11 @@ impl Endpoint {
             peers: Peers::default(),
             leases: BTreeMap::new(),
             transfers: BTreeMap::new(),
-            registrations: Registrations::new(config.limits.registrations),
+            registrations: Registrations::new(if config.mutation.is(Mutant::UnboundedRegistrations) {
+                usize::MAX
+            } else {
+                config.limits.registrations
+            }),
             farewells: BTreeMap::new(),
             ended: Ended::new(config.limits.memories),
             posts: BTreeMap::new(),
@@ -223,7 +227,9 @@ impl Endpoint {
         }
         self.on_lease_abort(peer, transfer);
         self.registrations.withdraw(transfer, peer);
-        self.ended.insert(transfer);
+        if !self.config.mutation.is(Mutant::EarlyAbortForgotten) {
+            self.ended.insert(transfer);
+        }
         self.say(peer, Message::Aborted { transfer });
     }
 
@@ -273,6 +279,9 @@ impl Endpoint {
 
     /// Nothing that the peer posted can land any more.
     pub(crate) fn release_fenced(&mut self, engine: &EngineId) {
+        if self.config.mutation.is(Mutant::FenceForgotten) {
+            return;
+        }
         for transfer in self.with_peer(engine) {
             if self.leases.get(&transfer).is_some_and(|lease| lease.granted) {
                 self.let_go(transfer, Ending::PeerLost);
@@ -291,6 +300,10 @@ impl Endpoint {
         let active =
             self.transfers.iter().filter(|(_, t)| t.peer.as_ref() == Some(engine)).map(|(id, _)| *id);
         let farewells = self.farewells.iter().filter(|(_, f)| f.peer == *engine).map(|(id, _)| *id);
-        leases.chain(active).chain(farewells).collect()
+        let all = leases.chain(active).chain(farewells);
+        if self.config.mutation.is(Mutant::HashedOrder) {
+            return all.collect::<std::collections::HashSet<_>>().into_iter().collect();
+        }
+        all.collect()
     }
 }

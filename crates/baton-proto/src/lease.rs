@@ -1,7 +1,6 @@
 //! The passive side of a transfer: units offered to one peer, which reads them (pull) or writes them (push).
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use baton_types::{BlockHash, EngineId, Millis, Mutant, Time, TransferId, UnitId};
 
@@ -12,6 +11,10 @@ use crate::message::{Decline, Message, Prefilled};
 use crate::order::{Order, PULL, PUSH};
 use crate::registration::{Registration, Wants};
 use crate::timer::Reason;
+
+/// A reader's clock may be slower than the source's by one part in so many. Clocks of computers differ by a thousandth of that, but
+/// a virtual machine's may be slowed down while its host catches up.
+const CLOCK_MARGIN: u32 = 15;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Lease {
@@ -46,6 +49,8 @@ pub(crate) enum Stage {
 #[derive(Clone, Copy, Debug)]
 struct Claimed {
     attempt: u32,
+    /// For how long from when it asked.
+    remaining: Millis,
     /// The next unit of the chain to grant, and the end of what the two chains have in common.
     next: usize,
     end: usize,
@@ -87,7 +92,7 @@ impl Lease {
     }
 
     /// Grants what was claimed and has become available since; none if there is nothing new to say, and nobody asks.
-    fn grant(&mut self, transfer: TransferId, lease: Duration, asked: bool) -> Option<Message> {
+    fn grant(&mut self, transfer: TransferId, asked: bool) -> Option<Message> {
         let available = self.first_unit + self.units.len();
         let complete = self.is_complete();
         let claimed = self.claimed.as_mut().filter(|claimed| !claimed.complete)?;
@@ -103,7 +108,7 @@ impl Lease {
         Some(Message::Granted {
             transfer,
             attempt: claimed.attempt,
-            remaining: Millis::floor(lease),
+            remaining: claimed.remaining,
             first_unit: from as u32,
             units: units.to_vec(),
             complete: claimed.complete,
@@ -160,7 +165,7 @@ impl Endpoint {
         if lease.stage != Stage::Live {
             return;
         }
-        let Some(granted) = lease.grant(transfer, self.config.lease, asked) else { return };
+        let Some(granted) = lease.grant(transfer, asked) else { return };
         let (direction, peer) = (lease.order.direction, lease.peer.clone().expect("who claimed is known"));
         if let Message::Granted { units, .. } = &granted
             && !units.is_empty()
@@ -215,6 +220,7 @@ impl Endpoint {
 
     pub(crate) fn on_claim(&mut self, now: Time, peer: &EngineId, transfer: TransferId, claim: Claim) {
         let decline = |why| Message::Declined { transfer, why };
+        let remaining = self.granted_time(now);
         let Some(lease) = self.leases.get_mut(&transfer) else {
             if !(claim.early && self.await_offer(now, peer, transfer)) {
                 self.say(peer, decline(Decline::Unknown));
@@ -228,7 +234,9 @@ impl Endpoint {
         }
         let Claim { attempt, first_unit, chain, .. } = claim;
         // Only what both sides would compute the same bytes for is ever granted (I13).
-        let common = lease.chain.iter().zip(&chain).take_while(|(ours, theirs)| ours == theirs).count();
+        let any = self.config.mutation.is(Mutant::ChainNotCompared);
+        let agrees = |(ours, theirs): &(&BlockHash, &BlockHash)| any || ours == theirs;
+        let common = lease.chain.iter().zip(&chain).take_while(agrees).count();
         let whole = common == lease.chain.len() && common == chain.len();
         // A writer must write all of what was registered; a reader takes what there is. Who has it all may still ask for time.
         let enough = if lease.order.registers {
@@ -246,7 +254,8 @@ impl Endpoint {
         }
         lease.peer = Some(peer.clone());
         lease.readable_until = now + self.config.lease;
-        lease.claimed = Some(Claimed { attempt, next: first_unit, end: common, whole, complete: false });
+        lease.claimed =
+            Some(Claimed { attempt, remaining, next: first_unit, end: common, whole, complete: false });
         self.timers.clear(&Reason::Retry(transfer));
         if lease.is_complete() {
             self.timers.set(Reason::Expiry(transfer), now + self.config.lease);
@@ -266,6 +275,16 @@ impl Endpoint {
         waits
     }
 
+    /// How long a reader may count on a lease that was renewed just now. Its clock may be slower than ours (I6), so not on the last
+    /// part of it.
+    fn granted_time(&self, now: Time) -> Millis {
+        let lease = self.config.lease;
+        if self.config.mutation.is(Mutant::InstantOnTheWire) {
+            return Millis::floor((now + lease).since(Time::ZERO));
+        }
+        Millis::floor(lease - lease / CLOCK_MARGIN)
+    }
+
     /// A sign of life from the active side renews the lease.
     pub(crate) fn renew(&mut self, now: Time, peer: &EngineId, transfer: TransferId) {
         let Some(lease) = self.leases.get_mut(&transfer) else { return };
@@ -273,6 +292,9 @@ impl Endpoint {
             return;
         }
         lease.peer = Some(peer.clone());
+        if self.config.mutation.is(Mutant::HeartbeatsRenewNothing) && lease.order.registers {
+            return;
+        }
         if lease.is_complete() && (lease.granted || !lease.order.registers) {
             self.timers.set(Reason::Expiry(transfer), now + self.config.lease);
         }
@@ -358,7 +380,7 @@ impl Endpoint {
             if why != Ending::Expired {
                 return;
             }
-            if lease.order.lapses {
+            if lease.order.lapses || self.config.mutation.is(Mutant::QuarantineTimesOut) {
                 self.let_go(transfer, first);
             } else if let Some(peer) = lease.peer.clone() {
                 // A writer's right does not run out, but a writer that does not answer is cut off: the fence frees the units.

@@ -184,9 +184,15 @@ impl Endpoint {
             self.refuse(now, conn, Ending::PeerLost);
             return;
         }
-        state.peer = Some(engine);
+        state.peer = Some(engine.clone());
         let welcome = Message::Welcome { metadata: self.config.metadata.clone(), shape: self.config.shape };
         self.out.push_back(Output::Send { conn, message: welcome });
+        if self.config.mutation.is(Mutant::WordsBeforeWelcome)
+            && let Some(peer) = self.peers.known.get_mut(&engine)
+        {
+            peer.conns.push(conn);
+            self.resume_with(now, &engine);
+        }
     }
 
     /// The engine itself: an incarnation is an engine of its own.
@@ -194,7 +200,8 @@ impl Endpoint {
         if !self.config.mutation.is(Mutant::StaleIncarnationAccepted) {
             return engine;
         }
-        let same_name = self.peers.known.iter_mut().find(|(known, _)| known.name == engine.name);
+        let before = |known: &EngineId| known.name == engine.name && *known != engine;
+        let same_name = self.peers.known.iter_mut().find(|(known, _)| before(known));
         same_name.map_or(engine, |(known, peer)| {
             peer.path = Path::None;
             known.clone()

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use baton_types::{BlockHash, EngineId, Time, TransferId, UnitId};
+use baton_types::{BlockHash, EngineId, Mutant, Time, TransferId, UnitId};
 
 use crate::action::{Direction, Ending, Event, Output, PeerAddress, PostId, RankPair};
 use crate::codec::Notification;
@@ -260,7 +260,7 @@ impl Endpoint {
         let pool = self.peers.known.get(peer).and_then(|known| known.shape).map_or(0, |shape| shape.units);
         let Some(active) = self.transfers.get_mut(&transfer) else { return };
         let Some(asked) = active.claims.get(&attempt).copied() else { return };
-        if active.peer.as_ref() != Some(peer) {
+        if active.peer.as_ref() != Some(peer) && !self.config.mutation.is(Mutant::GrantFromAnybody) {
             return;
         }
         if !active.accepts(&grant, pool) {
@@ -272,8 +272,12 @@ impl Endpoint {
         }
         self.timers.clear(&Reason::Retry(transfer));
         if active.reads() {
-            active.deadline = active.deadline.max(asked + kept(remaining));
-            self.timers.set(Reason::Expiry(transfer), active.deadline);
+            active.deadline = active.deadline.max(asked + remaining);
+            if self.config.mutation.is(Mutant::KeepLateBytes) {
+                self.timers.clear(&Reason::Expiry(transfer));
+            } else {
+                self.timers.set(Reason::Expiry(transfer), active.deadline);
+            }
             self.read(now, transfer, grant);
         } else if active.stage == Stage::Claiming {
             active.stage = Stage::Moving;
@@ -415,7 +419,7 @@ impl Endpoint {
     /// All bytes are here; they count only if the source was still bound to keep them (I3).
     fn finish_read(&mut self, now: Time, transfer: TransferId) {
         let reader = self.transfers.get(&transfer).expect("looked up by the caller");
-        if now >= reader.deadline {
+        if now >= reader.deadline && !self.config.mutation.is(Mutant::KeepLateBytes) {
             self.end_transfer(now, transfer, Ending::Expired, Answer::Abort);
             return;
         }
@@ -461,6 +465,11 @@ impl Endpoint {
         let quarantined = !active.in_flight.is_empty();
         active.stage = Stage::Ending { why, answer };
         let reads = active.reads();
+        if self.config.mutation.is(Mutant::AbortedBeforePostsLand) && !reads && answer == Answer::Aborted {
+            let peer = active.peer.clone().expect("it has asked");
+            self.say(&peer, Message::Aborted { transfer });
+        }
+        let active = self.transfers.get_mut(&transfer).expect("looked up above");
         active.quarantined = reads && quarantined;
         self.timers.clear(&Reason::Retry(transfer));
         self.timers.clear(&Reason::Expiry(transfer));
@@ -558,9 +567,4 @@ pub(crate) struct Wanted {
     pub first_unit: usize,
     pub units: Vec<UnitId>,
     pub early: bool,
-}
-
-/// How much of a granted duration the reader counts on: its clock may run slower than the source's.
-fn kept(remaining: Duration) -> Duration {
-    remaining - remaining / 16
 }

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use baton_routing::{Limits, PolicyKind, RoutingConfig, Strategy};
-use baton_types::EngineRole;
+use baton_types::{EngineRole, Mutation};
 use hyper::Uri;
 use hyper::header::HeaderName;
 use serde::{Deserialize, Serialize};
@@ -86,6 +86,7 @@ impl RouterConfig {
             strategy: self.strategy,
             policy: self.policy,
             limits: self.limits.clone(),
+            mutation: Mutation::NONE,
         }
     }
 

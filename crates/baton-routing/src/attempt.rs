@@ -1,6 +1,6 @@
 //! The interpreter of plans: starts attempts and their legs. It knows steps, not strategies.
 
-use baton_types::{LegKind, Time, TransferId};
+use baton_types::{LegKind, Mutant, Time, TransferId};
 use rand_chacha::rand_core::Rng;
 
 use crate::engine_table::EngineKey;
@@ -48,7 +48,7 @@ impl RouterCore {
         };
         self.remove_request_timer(id);
         self.queue.retain(|queued| *queued != id);
-        let attempt = Attempt::new(plan, self.mint_transfer());
+        let attempt = Attempt::new(plan, self.mint_transfer(id));
         let request = self.request_mut(id);
         // I9: an attempt begins only where no other has live legs.
         assert!(request.attempt().is_none(), "{id:?} has an attempt already");
@@ -155,7 +155,10 @@ impl RouterCore {
     }
 
     /// Random, and nothing that a client sends goes into it.
-    fn mint_transfer(&mut self) -> TransferId {
+    fn mint_transfer(&mut self, request: RequestId) -> TransferId {
+        if self.config.mutation.is(Mutant::RetryKeepsTransfer) {
+            return TransferId(u128::from(request.0));
+        }
         TransferId((u128::from(self.rng.next_u64()) << 64) | u128::from(self.rng.next_u64()))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton_types::EngineRole;
+use baton_types::{EngineRole, Mutation};
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Strategy;
@@ -16,6 +16,7 @@ pub struct RoutingConfig {
     pub strategy: Strategy,
     pub policy: PolicyKind,
     pub limits: Limits,
+    pub mutation: Mutation,
 }
 
 /// Every bound of the core. A limit that is reached is a defined output, never a surprise.

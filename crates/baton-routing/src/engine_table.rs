@@ -151,6 +151,7 @@ pub(crate) mod tests {
             strategy: Default::default(),
             policy: Default::default(),
             limits: Limits::default(),
+            mutation: Default::default(),
         })
     }
 

@@ -17,7 +17,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use baton_types::{EngineInfo, LegKind, Time};
+use baton_types::{EngineInfo, LegKind, Mutant, Time};
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::SeedableRng;
 
@@ -250,8 +250,9 @@ impl RouterCore {
     fn leg_failed(&mut self, now: Time, id: LegId, fault: LegFault) {
         let Some(leg) = self.close_leg(id) else { return };
         self.record_fault(now, &leg, fault);
+        let retries = self.config.mutation.is(Mutant::RetryAfterFirstByte);
         let attempt = self.running_attempt(leg.request);
-        let answering = attempt.answering;
+        let answering = attempt.answering && !retries;
         // See the table above: whether its KV is whole, or not wanted, is decode's to know.
         let decides = answering || (fault == LegFault::Unwanted && attempt.live_legs().next().is_some());
         if decides && leg.kind == LegKind::Prefill {

@@ -172,7 +172,7 @@ pub(crate) fn free_slots(
 
 #[cfg(test)]
 mod tests {
-    use baton_types::EngineRole;
+    use baton_types::{EngineRole, Mutation};
 
     use super::*;
     use crate::engine_table::tests::info;
@@ -192,6 +192,7 @@ mod tests {
                 strategy: Strategy::Push,
                 policy: PolicyKind::RoundRobin,
                 limits: Limits { max_legs_per_engine: 2, ..Limits::default() },
+                mutation: Mutation::NONE,
             };
             let mut table = EngineTable::new(&config);
             for (i, role) in (0..).zip(roles) {

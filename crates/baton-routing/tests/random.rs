@@ -8,8 +8,8 @@ use baton_routing::{
     RoutingConfig, Strategy as Plan,
 };
 use baton_types::{
-    EngineId, EngineInfo, EngineLoad, EngineName, EngineRole, LegKind, SideChannel, Time, TransferId,
-    TransferMode,
+    EngineId, EngineInfo, EngineLoad, EngineName, EngineRole, LegKind, Mutation, SideChannel, Time,
+    TransferId, TransferMode,
 };
 use proptest::prelude::*;
 
@@ -104,7 +104,8 @@ impl World {
             ..Limits::default()
         };
         let engines = ROLES.to_vec();
-        let config = RoutingConfig { engines, strategy, policy, limits: limits.clone() };
+        let mutation = Mutation::NONE;
+        let config = RoutingConfig { engines, strategy, policy, limits: limits.clone(), mutation };
         let mut world = Self {
             core: RouterCore::new(config, [3; 32]),
             limits,

@@ -2,49 +2,45 @@
 
 use std::time::Duration;
 
-use baton_routing::LegFault;
-use baton_types::Time;
+use baton_routing::{LegFault, RouterCore, RoutingConfig};
+use baton_types::{Mutation, Time};
 
 use crate::client::ClientState;
 use crate::fault::Fault;
-use crate::front::LegNews;
+use crate::front::{LegNews, Line};
+use crate::scenario::Scenario;
+use crate::split::{Place, Split};
 use crate::world::{Event, World};
 
 impl World {
     /// Whether a fault of this kind happens at this opportunity.
     pub fn strikes(&mut self, fault: Fault) -> bool {
-        let strikes = self.quiet_since.is_none() && self.random.chance(self.scenario.faults.of(fault));
+        let strikes = self.quiet_since.is_none() && self.luck.strikes(fault);
         if strikes {
             self.tally.count(fault);
         }
         strikes
     }
 
-    /// When something that is sent now arrives.
+    /// When something that is sent now arrives, unless the network is split.
     pub fn after_delay(&mut self) -> Time {
         let network = &self.scenario.network;
         let usual = self.random.duration(network.delay_us.clone());
-        let spike = self.random.duration(network.spike_us.clone());
-        if self.strikes(Fault::Spike) { self.now + usual + spike } else { self.now + usual }
+        if !self.strikes(Fault::Spike) {
+            return self.now + usual;
+        }
+        self.now + usual + self.luck.of(Fault::Spike).duration(self.scenario.network.spike_us.clone())
     }
 
-    /// One deed of those that this run has, and the next turn.
-    pub fn turn(&mut self) {
+    /// One of the turns of this kind of deed, and its next.
+    pub fn turn(&mut self, deed: Fault) {
         if self.quiet_since.is_some() {
             return;
         }
-        let again = self.now + self.random.duration(self.scenario.turn_us.clone());
-        self.queue.push(again, Event::Turn);
-        let weights = Fault::DEEDS.map(|deed| u64::from(self.scenario.faults.of(deed)));
-        let mut at = self.random.below(weights.iter().sum());
-        for (deed, weight) in Fault::DEEDS.into_iter().zip(weights) {
-            if at < weight {
-                if self.commit(deed) {
-                    self.tally.count(deed);
-                }
-                return;
-            }
-            at -= weight;
+        let again = self.now + self.luck.of(deed).duration(self.scenario.turn_us.clone());
+        self.queue.push(again, Event::Turn { deed });
+        if self.luck.strikes(deed) && self.commit(deed) {
+            self.tally.count(deed);
         }
     }
 
@@ -52,28 +48,46 @@ impl World {
     fn commit(&mut self, deed: Fault) -> bool {
         match deed {
             Fault::Disconnect => self.disconnect(),
+            Fault::Split => self.split(),
+            Fault::Stranger => self.stranger(),
             Fault::Reset => self.reset(),
+            Fault::RouterCrash => self.router_dies(),
             Fault::ClientGone => {
-                let waits = |state: ClientState| state == ClientState::Waiting;
-                let waiting = (0..self.clients.len()).filter(|i| waits(self.clients[*i].state));
-                let waiting: Vec<usize> = waiting.collect();
-                if !waiting.is_empty() {
-                    let client = self.random.pick(&waiting);
-                    self.client_leaves(client);
-                }
-                !waiting.is_empty()
+                let client = self.pick_client(deed, |_, state| state == ClientState::Waiting);
+                client.inspect(|client| self.client_leaves(*client)).is_some()
+            }
+            Fault::ClientStalls => {
+                let streams = |attached, state| attached && state == ClientState::Waiting;
+                let client = self.pick_client(deed, streams);
+                client.inspect(|client| self.client_stalls(*client)).is_some()
             }
             Fault::Crash | Fault::Drain | Fault::Pause => {
                 let alive = (0..self.nodes.len()).filter(|i| self.nodes[*i].process.is_some());
                 let alive: Vec<usize> = alive.collect();
                 if !alive.is_empty() {
-                    let node = self.random.pick(&alive);
+                    let node = self.luck.of(deed).pick(&alive);
                     self.harm(node, deed);
                 }
                 !alive.is_empty()
             }
             other => unreachable!("{other} is no deed"),
         }
+    }
+
+    /// One of the clients for which this is true of being attached to an answer, and of the state.
+    fn pick_client(&mut self, deed: Fault, fits: impl Fn(bool, ClientState) -> bool) -> Option<usize> {
+        let clients = self.clients.iter().enumerate();
+        let fitting = clients.filter(|(_, client)| fits(client.attached.is_some(), client.state));
+        let fitting: Vec<usize> = fitting.map(|(i, _)| i).collect();
+        (!fitting.is_empty()).then(|| self.luck.of(deed).pick(&fitting))
+    }
+
+    fn client_stalls(&mut self, client: usize) {
+        let lasts = self.luck.of(Fault::ClientStalls).skewed(1_000..3_000_000);
+        let until = self.now + Duration::from_micros(lasts);
+        self.note("client", format_args!("r{client} takes nothing for {lasts} us"));
+        let stalled_until = &mut self.clients[client].stalled_until;
+        *stalled_until = until.max(*stalled_until);
     }
 
     fn harm(&mut self, node: usize, deed: Fault) {
@@ -86,7 +100,7 @@ impl World {
                 self.tell_engine(node, baton_engine::Input::Drain);
             }
             _ => {
-                let pause = self.random.skewed(1_000..3_000_000);
+                let pause = self.luck.of(deed).skewed(1_000..3_000_000);
                 // Never shorter than a pause that lasts: what was put off to its end must not be overtaken.
                 let until = self.now + Duration::from_micros(pause);
                 let paused_until = &mut self.nodes[node].paused_until;
@@ -101,13 +115,40 @@ impl World {
         self.nodes[node].paused_until = Time::ZERO;
         self.tally.add(process.core.stats().counters);
         for served in process.served.values().filter(|served| !served.dropped) {
-            let at = self.after_delay().max(served.arrived);
-            self.queue.push(at, Event::News { leg: served.leg, news: LegNews::Failed(LegFault::Broken) });
+            let at = self.arrival(Place::Node(node), Place::Router).max(served.arrived);
+            let news = LegNews::Failed(LegFault::Broken);
+            self.queue.push(at, Event::News { line: served.line, news });
         }
         self.hang_up(process.life);
         self.fence_off(process.life);
         let pause = self.random.duration(self.scenario.network.restart_us.clone());
         self.queue.push(self.now + pause, Event::Restart { node });
+    }
+
+    /// The router is gone: every client hears its connection break, every engine those of its legs, and it comes back.
+    fn router_dies(&mut self) -> bool {
+        if self.front.down {
+            return false;
+        }
+        self.note("chaos", format_args!("router dies"));
+        let router = self.front.lives;
+        for (leg, open) in self.front.die() {
+            self.hang_up_leg(Line { router, leg }, &open);
+        }
+        for client in 0..self.clients.len() {
+            if self.clients[client].state == ClientState::Waiting {
+                self.end_client(client, ClientState::Failed);
+            }
+        }
+        let pause = self.random.duration(self.scenario.network.restart_us.clone());
+        self.queue.push(self.now + pause, Event::RouterRestart);
+        true
+    }
+
+    pub fn router_restarts(&mut self) {
+        self.note("router", format_args!("starts again"));
+        let core = router_core(&self.scenario, self.random.next(), self.mutation);
+        self.front.start(core);
     }
 
     /// A leg's connection breaks; each side learns of it by itself.
@@ -120,16 +161,16 @@ impl World {
         if legs.is_empty() {
             return false;
         }
-        let (node, seq) = self.random.pick(&legs);
+        let (node, seq) = self.luck.of(Fault::Reset).pick(&legs);
         let (to_router, to_engine) = (self.after_delay(), self.after_delay());
         let process = self.nodes[node].process.as_mut().expect("it serves");
         let served = process.served.get_mut(&seq).expect("just listed");
-        let leg = served.leg;
+        let line = served.line;
         served.arrived = served.arrived.max(to_router);
         let at = served.arrived;
-        self.queue.push(at, Event::News { leg, news: LegNews::Failed(LegFault::Broken) });
-        self.queue.push(to_engine, Event::LegDrops { node, leg });
-        self.note("chaos", format_args!("{leg:?} breaks"));
+        self.queue.push(at, Event::News { line, news: LegNews::Failed(LegFault::Broken) });
+        self.queue.push(to_engine, Event::LegDrops { node, line });
+        self.note("chaos", format_args!("{:?} breaks", line.leg));
         true
     }
 
@@ -137,5 +178,20 @@ impl World {
     pub fn quiet(&mut self) {
         self.note("chaos", format_args!("ends"));
         self.quiet_since = Some(self.now);
+        self.split = Split::default();
     }
+}
+
+/// The router's core at the start of its process.
+pub(crate) fn router_core(scenario: &Scenario, seed: u64, mutation: Mutation) -> RouterCore {
+    let mut core_seed = [0; 32];
+    core_seed[..8].copy_from_slice(&seed.to_le_bytes());
+    let config = RoutingConfig {
+        engines: scenario.engines.iter().map(|spec| spec.role).collect(),
+        strategy: scenario.strategy,
+        policy: scenario.policy,
+        limits: scenario.limits.clone(),
+        mutation,
+    };
+    RouterCore::new(config, core_seed)
 }

@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
+use baton_routing::Failure;
+
 use crate::client::ClientState;
+use crate::fault::Fault;
 use crate::world::World;
 
-/// From the last fault to the end of everything: more than all time limits of a scenario in a row.
-const DRAIN: Duration = Duration::from_secs(300);
+/// From the last fault to the end of everything: more than all time limits of a scenario in a row, by the slowest clock.
+const DRAIN: Duration = Duration::from_secs(600);
 
 impl World {
     /// I7: an answer that ended well is whole.
@@ -14,8 +17,8 @@ impl World {
         let asker = &self.clients[client];
         let (received, state) = (asker.received.len(), asker.state);
         assert_eq!(state, ClientState::Waiting, "r{client} ends twice");
-        let shortest = self.nodes.iter().map(|node| node.max_len(&self.scenario.layout)).min();
-        let least = shortest.map_or(0, |max_len| asker.answer_len(max_len.max(asker.prompt.len() + 1)));
+        let shortest = self.scenario.engines.iter().map(|engine| self.scenario.max_len(engine)).min();
+        let least = shortest.map_or(0, |max_len| asker.answer_len(max_len.max(asker.ask.prompt.len() + 1)));
         assert!(
             received == asker.expected.len() || (received >= least && self.cut_short(client)),
             "I7: r{client} got {received} tokens of {}",
@@ -27,9 +30,40 @@ impl World {
     /// Whether the answer is as long as one engine's limit lets it be.
     fn cut_short(&self, client: usize) -> bool {
         let asker = &self.clients[client];
-        let lens = self.nodes.iter().map(|node| node.max_len(&self.scenario.layout));
-        lens.filter(|max_len| *max_len > asker.prompt.len())
+        let lens = self.scenario.engines.iter().map(|engine| self.scenario.max_len(engine));
+        lens.filter(|max_len| *max_len > asker.ask.prompt.len())
             .any(|max_len| asker.answer_len(max_len) == asker.received.len())
+    }
+
+    /// An error is one that what went wrong can cause.
+    pub fn check_failure(&self, client: usize, why: Failure) {
+        assert!(
+            !self.scenario.owes_answers(),
+            "r{client} failed ({why:?}) though nothing can cost an answer"
+        );
+        match why {
+            Failure::Refused { .. } => {
+                let fits = self.scenario.fits(&self.clients[client].ask);
+                assert!(!fits, "r{client} is refused though every engine has room for it");
+            }
+            Failure::UnknownModel | Failure::OneSequenceOnly => {
+                panic!("r{client} failed ({why:?}): there is one model, and each asks for one sequence")
+            }
+            Failure::NoEngine { .. } | Failure::Overloaded | Failure::EngineFailed | Failure::TimedOut => {}
+        }
+    }
+
+    /// I4: whoever has answered an Abort has nothing to do with the transfer any more. But for what tables have no room for; and
+    /// where handles are mixed up, somebody else may have a part in it.
+    pub fn check_last_words(&self, node: usize) {
+        let Some(process) = &self.nodes[node].process else { return };
+        if self.scenario.proto.tables.is_some() || self.scenario.faults.of(Fault::WrongHandle) > 0 {
+            return;
+        }
+        for transfer in self.ledger.last_words(process.life) {
+            let knows = process.core.knows(*transfer);
+            assert!(!knows, "I4: {} goes on with {transfer} after Aborted", self.nodes[node].name);
+        }
     }
 
     /// I8: whether nothing is left of anything.
@@ -80,6 +114,11 @@ impl World {
             let counters = self.nodes[node].process.as_ref().map(|process| process.core.stats().counters);
             self.tally.add(counters.unwrap_or_default());
         }
+        let lost = (self.tally.lost, self.tally.unsent);
+        assert!(
+            !self.scenario.owes_transfers() || lost == (0, 0),
+            "I8: {lost:?} transfers failed for nothing"
+        );
         for client in &self.clients {
             match client.state {
                 ClientState::Answered => self.tally.answered += 1,

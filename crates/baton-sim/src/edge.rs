@@ -1,25 +1,30 @@
 //! The HTTP edge of the engines: legs that come in, tokens and errors that go out.
 
 use baton_engine::{FinishReason, Input, Refusal, Request, SeqFailure, Usage};
-use baton_routing::{LegFault, LegId};
+use baton_routing::LegFault;
 use baton_types::{BlockChain, CacheSalt, LegKind, SeqId, TokenId};
 
 use crate::client::MODEL;
 use crate::fault::Fault;
-use crate::front::{LegAsk, LegNews};
+use crate::front::{LegAsk, LegNews, Line};
 use crate::node::{Process, ServedLeg};
+use crate::split::Place;
 use crate::world::{Event, World};
 
 impl World {
     pub fn leg_arrives(&mut self, node: usize, ask: LegAsk) {
-        let LegAsk { leg, client, kind, hand_off } = ask;
+        let LegAsk { line, client, kind, hand_off, copy } = ask;
         let refused = self.strikes(Fault::LegRefused);
         if refused || self.nodes[node].process.is_none() {
-            let at = self.after_delay();
-            self.queue.push(at, Event::News { leg, news: LegNews::Failed(LegFault::Connect) });
+            if !copy {
+                let at = self.arrival(Place::Node(node), Place::Router);
+                self.queue.push(at, Event::News { line, news: LegNews::Failed(LegFault::Connect) });
+            }
             return;
         }
-        let asker = &self.clients[client];
+        let client_number = client;
+        let client = &self.clients[client];
+        let asker = &client.ask;
         let process = self.nodes[node].process.as_mut().expect("looked at above");
         let seq = SeqId(process.next_seq);
         process.next_seq += 1;
@@ -27,28 +32,29 @@ impl World {
         process.served.insert(
             seq,
             ServedLeg {
-                leg,
-                client,
+                line,
+                client: client_number,
                 streaming: asker.streaming && answers,
                 answers,
                 tokens: Vec::new(),
                 arrived: self.now,
-                dropped: false,
+                // Nobody reads the answer to a request that somebody else has sent again.
+                dropped: copy,
             },
         );
         let request = Request {
             seq,
             prompt: asker.prompt.clone(),
-            salt: asker.salt.clone(),
+            salt: client.salt(),
             // What a router sends on the prefill leg.
             max_tokens: if answers { asker.max_tokens } else { 1 },
             min_tokens: if answers { asker.min_tokens } else { 1.min(asker.min_tokens) },
             stop_tokens: asker.stop_tokens.clone(),
-            sampling: asker.sampling.clone(),
+            sampling: client.sampling.clone(),
             hand_off,
         };
-        let salt = CacheSalt { model: MODEL.fingerprint(), ..asker.salt.clone() };
-        let all: Vec<TokenId> = asker.prompt.iter().chain(&asker.unstopped).copied().collect();
+        let salt = CacheSalt { model: MODEL.fingerprint(), ..client.salt() };
+        let all: Vec<TokenId> = asker.prompt.iter().chain(&client.unstopped).copied().collect();
         let chain = BlockChain::new(&salt, self.scenario.layout.block_tokens as usize, &all);
         for hash in chain.full_blocks(1) {
             process.contents.entry(hash).or_default().insert(seq);
@@ -57,21 +63,21 @@ impl World {
         self.tell_engine(node, Input::Submit(request));
     }
 
-    pub fn leg_drops(&mut self, node: usize, leg: LegId) {
+    pub fn leg_drops(&mut self, node: usize, line: Line) {
         let Some(process) = &mut self.nodes[node].process else { return };
-        let Some(seq) = process.seq_of(leg) else { return };
+        let Some(seq) = process.seq_of(line) else { return };
         process.served.get_mut(&seq).expect("just found").dropped = true;
         self.tell_engine(node, Input::Abort { seq });
     }
 
     /// Sends something back on a leg, after all that was sent on it before.
     fn answer(&mut self, node: usize, seq: SeqId, news: LegNews) {
-        let at = self.after_delay();
+        let at = self.arrival(Place::Node(node), Place::Router);
         let process = self.nodes[node].process.as_mut().expect("it answers");
         let served = process.served.get_mut(&seq).expect("until its end");
         served.arrived = served.arrived.max(at);
         if !served.dropped {
-            self.queue.push(served.arrived, Event::News { leg: served.leg, news });
+            self.queue.push(served.arrived, Event::News { line: served.line, news });
         }
     }
 
@@ -79,7 +85,7 @@ impl World {
         let process = self.nodes[node].process.as_mut().expect("it has just spoken");
         let life = process.life;
         let served = process.served.get_mut(&seq).expect("I4: nothing follows a sequence's end");
-        let stop_after = self.clients[served.client].stop_after.filter(|_| served.answers);
+        let stop_after = self.clients[served.client].ask.stop_after.filter(|_| served.answers);
         // The text ends at the stop string, whatever the engine makes of it until it hears.
         if stop_after.is_some_and(|stop| served.tokens.len() >= stop) {
             return;

@@ -9,10 +9,12 @@ use std::time::Duration;
 use baton_engine::BlockState;
 use baton_model::KvMemory;
 use baton_proto::{Direction, Input, PostId};
-use baton_types::{BlockId, EngineId};
+use baton_types::{BlockId, EngineId, TransferId, UnitId};
 
 use crate::fault::Fault;
 use crate::node::{Life, read_metadata};
+use crate::split::Place;
+use crate::stranger::is_stranger;
 use crate::world::{Event, World};
 
 /// How often a post looks whether it is let in.
@@ -52,6 +54,8 @@ pub(crate) struct Moving {
     owner_id: EngineId,
     target: Life,
     order: Order,
+    /// Those that it may belong to: more than one if blocks are shared by several.
+    transfers: Vec<TransferId>,
     /// Memories live as long as something is in flight, also when their process does not.
     ours: KvMemory,
     theirs: KvMemory,
@@ -88,7 +92,7 @@ impl World {
     pub fn add_path(&mut self, node: usize, engine: EngineId, metadata: &[u8]) {
         let owner = self.nodes[node].life().expect("it has just spoken");
         let target = read_metadata(metadata);
-        if !self.is_alive(target) || self.strikes(Fault::PathFails) {
+        if !(self.is_alive(target) || is_stranger(target)) || self.strikes(Fault::PathFails) {
             let at = self.after_delay();
             return self.queue.push(at, Event::PathRefused { owner, engine });
         }
@@ -174,7 +178,7 @@ impl World {
         let (owner, owner_id, ours) = (process.life, process.id.clone(), process.memory.clone());
         let path = self.fabric.paths.get(&(owner, order.engine.clone())).copied();
         let theirs = path.and_then(|path| {
-            let process = self.nodes[path.target.node].process.as_ref()?;
+            let process = self.nodes.get(path.target.node)?.process.as_ref()?;
             (process.life == path.target).then(|| (path.target, process.memory.clone()))
         });
         let Some((target, theirs)) = theirs else {
@@ -182,16 +186,31 @@ impl World {
             let input = Input::Moved { post: order.post, ok: false };
             return self.queue.push(at, Event::Proto { to: owner, input });
         };
+        let units: Vec<UnitId> = order.pairs.iter().map(|(_, block)| UnitId(block.0)).collect();
+        let transfers = self.ledger.transfers_of(target, owner, &units);
+        assert!(
+            !transfers.is_empty(),
+            "I5: {order:?} of {owner:?} goes where {target:?} has granted nothing"
+        );
         self.tally.posts += 1;
         let bytes = (order.pairs.len() * ours.layout().block_bytes()) as u64;
         let pieces = self.random.within(1..self.scenario.network.pieces + 1).min(bytes);
         let block_us = self.random.within(self.scenario.network.block_us.clone());
         let usual_us = block_us * order.pairs.len() as u64;
         // So slow that the lease is in danger.
-        let lease_us = self.scenario.proto.lease.as_micros() as u64;
+        let lease_us = self.scenario.proto.lease_ms * 1_000;
         let slow = self.strikes(Fault::PostSlow);
-        let piece_us = if slow { self.random.skewed(1_000..lease_us * 3) } else { usual_us } / pieces;
-        let breaks_after = self.strikes(Fault::PostFails).then(|| self.random.below(pieces));
+        let slow_us = slow.then(|| {
+            let random = self.luck.of(Fault::PostSlow);
+            match random.below(3) {
+                0 => random.skewed(1_000..lease_us * 3),
+                1 => random.within(lease_us / 2..lease_us * 3),
+                _ => random.within(lease_us * 9 / 10..lease_us * 6 / 5),
+            }
+        });
+        let piece_us = slow_us.unwrap_or(usual_us) / pieces;
+        let breaks = self.strikes(Fault::PostFails);
+        let breaks_after = breaks.then(|| self.luck.of(Fault::PostFails).below(pieces));
         let key = self.fabric.number();
         let (admission, moved) = (None, 0);
         let moving = Moving {
@@ -199,6 +218,7 @@ impl World {
             owner_id,
             target,
             order,
+            transfers,
             ours,
             theirs,
             admission,
@@ -220,6 +240,10 @@ impl World {
     pub fn piece_moves(&mut self, key: u64) {
         let Some(post) = self.fabric.posts.get(&key) else { return };
         let (owner, target) = (post.owner, post.target);
+        let apart = self.apart_until(Place::Node(owner.node), Place::Node(target.node));
+        if let Some(until) = apart.filter(|_| self.scenario.network.split_stops_bytes) {
+            return self.queue.push(until, Event::Piece { post: key });
+        }
         let joined = self.fabric.half(owner, target).and_then(|half| half.joined).or(post.admission);
         if joined.is_none() {
             // Bytes wait until the target lets them in. What a dead process had not begun is lost with it.
@@ -237,6 +261,7 @@ impl World {
         }
         let post = &self.fabric.posts[&key];
         self.check_piece(post);
+        self.note_late_read(key);
         let post = self.fabric.posts.get_mut(&key).expect("looked up above");
         post.move_piece();
         post.moved += 1;
@@ -273,6 +298,19 @@ impl World {
         }
     }
 
+    /// A reader must be able to tell that a byte came too late: by then the source may have put something else there.
+    fn note_late_read(&mut self, key: u64) {
+        let post = &self.fabric.posts[&key];
+        let source =
+            self.nodes[post.target.node].process.as_ref().filter(|process| process.life == post.target);
+        let Some(source) = source.filter(|_| post.order.direction == Direction::Read) else { return };
+        let bound = post.transfers.iter().any(|transfer| source.core.knows(*transfer));
+        if !bound {
+            let (owner, transfers) = (post.owner, post.transfers.clone());
+            self.ledger.read_late(owner, &transfers);
+        }
+    }
+
     /// The last of a post: its completion, and its notification, each in its own time.
     fn end_post(&mut self, key: u64, moved: bool) {
         let post = self.fabric.posts.remove(&key).expect("a post ends once");
@@ -286,10 +324,24 @@ impl World {
         self.queue
             .push(at, Event::Proto { to: post.owner, input: Input::Moved { post: post.order.post, ok } });
         if let Some(bytes) = post.order.notify.filter(|_| moved) {
-            let at = self.after_delay();
-            let input = Input::Notified { engine: post.owner_id, bytes };
-            self.queue.push(at, Event::Proto { to: post.target, input });
+            let copies = match () {
+                () if self.strikes(Fault::NotifyLost) => 0,
+                () if self.strikes(Fault::NotifyDoubled) => 2,
+                () => 1,
+            };
+            for _ in 0..copies {
+                let at = self.arrival(Place::Node(post.owner.node), Place::Node(post.target.node));
+                let input = Input::Notified { engine: post.owner_id.clone(), bytes: bytes.clone() };
+                self.queue.push(at, Event::Proto { to: post.target, input });
+            }
         }
+    }
+
+    /// I3, from outside: who has said that he touches the blocks of a transfer no more has no post of it on its way.
+    pub fn check_given_back(&self, from: Life, transfer: TransferId) {
+        let of_it = |post: &&Moving| post.owner == from && post.transfers == [transfer];
+        let moving = self.fabric.posts.values().find(of_it).map(|post| &post.order);
+        assert!(moving.is_none(), "I3: {from:?} has let go of {transfer}, and moves {moving:?}");
     }
 }
 

@@ -9,6 +9,8 @@ use baton_types::{EngineInfo, LegKind, Time, TokenId, TransferId};
 
 use crate::client::{ClientState, MODEL_NAME};
 use crate::fault::Fault;
+use crate::leg_book::LegBook;
+use crate::split::Place;
 use crate::world::{Event, World};
 
 /// Handles that can be mixed up.
@@ -17,12 +19,25 @@ const MAX_RECENT: usize = 6;
 #[derive(Debug)]
 pub(crate) struct Front {
     pub core: RouterCore,
+    /// Lives of the router's process so far, the present one included.
+    pub lives: u64,
+    /// Dead, and not back yet.
+    pub down: bool,
     pub legs: BTreeMap<LegId, OpenLeg>,
+    pub book: LegBook,
     /// Where the prefill leg of a request said that its KV is.
     handles: BTreeMap<RequestId, PeerAddress>,
     /// The latest handles that were sent to decode engines.
     recent: VecDeque<(TransferId, PeerAddress)>,
+    /// In true time.
     pub timer: Option<Time>,
+}
+
+/// A leg's connection: legs are numbered anew in each life of the router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Line {
+    pub router: u64,
+    pub leg: LegId,
 }
 
 /// The router's half of a leg, until it is reported over or dropped.
@@ -32,16 +47,18 @@ pub(crate) struct OpenLeg {
     pub node: usize,
     pub kind: LegKind,
     /// Nothing that is sent to the engine may arrive before this.
-    sent: Time,
+    pub sent: Time,
 }
 
 /// What a leg asks of its engine.
 #[derive(Clone, Debug)]
 pub(crate) struct LegAsk {
-    pub leg: LegId,
+    pub line: Line,
     pub client: usize,
     pub kind: LegKind,
     pub hand_off: HandOff,
+    /// Sent again by somebody in between, who throws the answer away.
+    pub copy: bool,
 }
 
 /// What an engine sends back on a leg, in order.
@@ -67,7 +84,36 @@ pub(crate) enum Probe {
 
 impl Front {
     pub fn new(core: RouterCore) -> Self {
-        Self { core, legs: BTreeMap::new(), handles: BTreeMap::new(), recent: VecDeque::new(), timer: None }
+        Self {
+            core,
+            lives: 1,
+            down: false,
+            legs: BTreeMap::new(),
+            book: LegBook::default(),
+            handles: BTreeMap::new(),
+            recent: VecDeque::new(),
+            timer: None,
+        }
+    }
+
+    /// The process is gone: its half of every leg, by the number of the leg.
+    pub fn die(&mut self) -> BTreeMap<LegId, OpenLeg> {
+        self.down = true;
+        self.timer = None;
+        self.handles.clear();
+        self.book.forget_requests();
+        std::mem::take(&mut self.legs)
+    }
+
+    pub fn start(&mut self, core: RouterCore) {
+        self.core = core;
+        self.lives += 1;
+        self.down = false;
+    }
+
+    /// The leg of the present life that this is, if it is still open.
+    pub fn open(&self, line: Line) -> Option<&OpenLeg> {
+        self.legs.get(&line.leg).filter(|_| line.router == self.lives)
     }
 }
 
@@ -77,9 +123,13 @@ impl World {
     pub fn client_arrives(&mut self, client: usize) {
         let asker = &mut self.clients[client];
         asker.state = ClientState::Waiting;
-        let (streaming, prompt, most) = (asker.streaming, asker.prompt.len(), asker.max_tokens);
+        let ask = &asker.ask;
+        let (streaming, prompt, most) = (ask.streaming, ask.prompt.len(), ask.max_tokens);
         self.note("client", format_args!("r{client} asks: {prompt} tokens, at most {most} back"));
         self.tally.requests += 1;
+        if self.front.down {
+            return self.end_client(client, ClientState::Failed);
+        }
         let request = RequestId(client as u64);
         self.tell_router(Input::Arrive { request, model: Some(MODEL_NAME.into()), streaming, sequences: 1 });
     }
@@ -96,25 +146,31 @@ impl World {
     /// One input to the router's core, all its outputs, and its invariants.
     pub fn tell_router(&mut self, input: Input) {
         self.log.line(self.now, "router", format_args!("<- {input:?}"));
-        self.front.core.handle_input(self.now, input);
+        let clock = self.scenario.router_clock;
+        self.front.core.handle_input(clock.shows(self.now), input);
         let mut outputs = Vec::new();
         while let Some(output) = self.front.core.poll_output() {
             self.log.line(self.now, "router", format_args!("-> {output:?}"));
             outputs.push(output);
         }
         self.front.core.check();
-        self.front.timer = self.front.core.poll_timeout().map(|(due, _)| due);
+        self.front.timer = self.front.core.poll_timeout().map(|(due, _)| clock.reaches(due));
         for output in outputs {
             match output {
                 Output::StartLeg(start) => self.start_leg(start),
                 Output::DropLeg { leg, .. } => self.drop_leg(leg),
-                Output::Answer { request, leg } => self.clients[request.0 as usize].attached = Some(leg),
+                Output::Answer { request, leg } => {
+                    self.front.book.answer(request, leg);
+                    let line = Line { router: self.front.lives, leg };
+                    self.clients[request.0 as usize].attached = Some(line);
+                }
                 Output::Finished { request, end } => self.request_ends(request, end),
             }
         }
     }
 
     fn start_leg(&mut self, start: LegStart) {
+        self.front.book.start(&start, self.scenario.limits.attempts);
         let LegStart { leg, request, engine, kind, mode, transfer, peer, .. } = start;
         let hand_off = match (kind, mode) {
             (LegKind::Prefill, Some(mode)) => HandOff::ToPeer { transfer, mode },
@@ -129,13 +185,19 @@ impl World {
             _ => HandOff::None,
         };
         let (client, node) = (request.0 as usize, engine.0 as usize);
-        let arrives = self.after_delay();
+        let sent = self.arrival(Place::Router, Place::Node(node));
         self.tally.legs += 1;
-        self.front.legs.insert(leg, OpenLeg { client, node, kind, sent: arrives });
+        self.front.legs.insert(leg, OpenLeg { client, node, kind, sent });
         if self.strikes(Fault::LegLost) {
             return;
         }
-        self.queue.push(arrives, Event::LegArrives { node, ask: LegAsk { leg, client, kind, hand_off } });
+        let line = Line { router: self.front.lives, leg };
+        let ask = LegAsk { line, client, kind, hand_off, copy: false };
+        if self.strikes(Fault::LegDoubled) {
+            let again = self.arrival(Place::Router, Place::Node(node));
+            self.queue.push(again, Event::LegArrives { node, ask: LegAsk { copy: true, ..ask.clone() } });
+        }
+        self.queue.push(sent, Event::LegArrives { node, ask });
     }
 
     /// The handle that a decode leg brings: its own, unless somebody mixes them up.
@@ -148,53 +210,63 @@ impl World {
         if !self.strikes(Fault::WrongHandle) {
             return own;
         }
-        let other = self.random.below(self.front.recent.len() as u64) as usize;
+        let other = self.luck.of(Fault::WrongHandle).below(self.front.recent.len() as u64) as usize;
         self.front.recent[other].clone()
     }
 
     fn drop_leg(&mut self, leg: LegId) {
         let Some(open) = self.front.legs.remove(&leg) else { return };
-        let arrives = self.after_delay().max(open.sent);
-        self.queue.push(arrives, Event::LegDrops { node: open.node, leg });
+        self.front.book.leg_over(RequestId(open.client as u64), leg);
+        self.hang_up_leg(Line { router: self.front.lives, leg }, &open);
+    }
+
+    /// The router's half of a leg is closed; the engine hears of it.
+    pub fn hang_up_leg(&mut self, line: Line, open: &OpenLeg) {
+        let arrives = self.arrival(Place::Router, Place::Node(open.node)).max(open.sent);
+        self.queue.push(arrives, Event::LegDrops { node: open.node, line });
     }
 
     /// Something arrives at the router on a leg. What comes after its end finds nobody.
-    pub fn leg_news(&mut self, leg: LegId, news: LegNews) {
-        let Some(open) = self.front.legs.get(&leg) else { return };
-        let (client, kind) = (open.client, open.kind);
+    pub fn leg_news(&mut self, line: Line, news: LegNews) {
+        let Some(open) = self.front.open(line) else { return };
+        let (leg, client, kind) = (line.leg, open.client, open.kind);
         let answers = kind != LegKind::Prefill;
         match news {
             LegNews::Connected => self.tell_router(Input::LegConnected { leg }),
-            LegNews::Token(token) => self.pass_on(leg, client, &[token]),
+            LegNews::Token(token) => self.pass_on(line, client, &[token]),
             LegNews::Complete { body, handle } => {
                 if answers && !body.is_empty() {
-                    self.pass_on(leg, client, &body);
+                    self.pass_on(line, client, &body);
                 }
-                self.front.legs.remove(&leg);
                 let has_handle = handle.is_some();
                 if let Some(address) = handle {
                     self.front.handles.insert(RequestId(client as u64), address);
                 }
-                self.tell_router(Input::LegEnded { leg, handle: has_handle });
+                self.leg_is_over(leg, client, Input::LegEnded { leg, handle: has_handle });
             }
-            LegNews::Failed(fault) => {
-                self.front.legs.remove(&leg);
-                self.tell_router(Input::LegFailed { leg, fault });
-            }
+            LegNews::Failed(fault) => self.leg_is_over(leg, client, Input::LegFailed { leg, fault }),
         }
     }
 
+    fn leg_is_over(&mut self, leg: LegId, client: usize, input: Input) {
+        self.front.legs.remove(&leg);
+        self.front.book.leg_over(RequestId(client as u64), leg);
+        self.tell_router(input);
+    }
+
     /// Tokens of an answer: to the client, if this is the leg whose stream it gets.
-    fn pass_on(&mut self, leg: LegId, client: usize, tokens: &[TokenId]) {
-        if self.clients[client].attached == Some(leg) {
-            // Not every byte needs to be reported.
-            if self.random.chance(300) {
+    fn pass_on(&mut self, line: Line, client: usize, tokens: &[TokenId]) {
+        let leg = line.leg;
+        if self.clients[client].attached == Some(line) {
+            // Not every byte needs to be reported, but that a client takes them again.
+            let stalled = std::mem::take(&mut self.clients[client].stalled_until) > Time::ZERO;
+            if stalled || self.random.chance(300) {
                 self.tell_router(Input::LegProgress { leg });
             }
         } else {
             self.tell_router(Input::LegFirstByte { leg });
         }
-        if self.clients[client].attached == Some(leg) {
+        if self.clients[client].attached == Some(line) {
             for token in tokens {
                 self.clients[client].receive(*token);
             }
@@ -203,15 +275,20 @@ impl World {
 
     fn request_ends(&mut self, request: RequestId, end: RequestEnd) {
         self.front.handles.remove(&request);
+        self.front.book.finish(request);
         let client = request.0 as usize;
         match end {
             RequestEnd::Answered => self.check_answer(client),
             RequestEnd::ClientGone => {
-                assert_eq!(self.clients[client].state, ClientState::Gone, "r{client} has not left");
+                let asker = &mut self.clients[client];
+                // One that takes nothing for too long is as good as gone.
+                let stalls = asker.stalled_until > Time::ZERO && asker.state == ClientState::Waiting;
+                assert!(stalls || asker.state == ClientState::Gone, "r{client} has not left");
+                asker.state = ClientState::Gone;
+                asker.attached = None;
             }
             RequestEnd::Failed(why) => {
-                let calm = self.scenario.faults.is_calm();
-                assert!(!calm, "r{client} failed ({why:?}) though nothing went wrong");
+                self.check_failure(client, why);
                 self.end_client(client, ClientState::Failed);
             }
         }
@@ -228,8 +305,9 @@ impl World {
     // Probes.
 
     pub fn probe(&mut self, engine: EngineKey) {
-        let arrives = self.after_delay();
-        self.queue.push(arrives, Event::ProbeArrives { node: engine.0 as usize });
+        let node = engine.0 as usize;
+        let arrives = self.arrival(Place::Router, Place::Node(node));
+        self.queue.push(arrives, Event::ProbeArrives { node });
     }
 
     pub fn probe_arrives(&mut self, node: usize) {
@@ -238,16 +316,18 @@ impl World {
             (None, Some(_)) => Probe::Refused,
             (None, None) => Probe::Failed,
         };
-        let arrives = self.after_delay();
+        let arrives = self.arrival(Place::Node(node), Place::Router);
         self.queue.push(arrives, Event::Probed { engine: EngineKey(node as u32), probe });
     }
 
     pub fn probed(&mut self, engine: EngineKey, probe: Probe) {
-        self.tell_router(match probe {
-            Probe::Ready(info) => Input::Probed { engine, info: *info },
-            Probe::Refused => Input::ProbeRefused { engine },
-            Probe::Failed => Input::ProbeFailed { engine },
-        });
+        if !self.front.down {
+            self.tell_router(match probe {
+                Probe::Ready(info) => Input::Probed { engine, info: *info },
+                Probe::Refused => Input::ProbeRefused { engine },
+                Probe::Failed => Input::ProbeFailed { engine },
+            });
+        }
         let again = self.now + std::time::Duration::from_micros(self.scenario.network.probe_us);
         self.queue.push(again, Event::Probe { engine });
     }

@@ -8,10 +8,13 @@
 mod chaos;
 mod check;
 mod client;
+mod draw;
 mod edge;
 mod fabric;
 mod fault;
 mod front;
+mod ledger;
+mod leg_book;
 mod log;
 mod many;
 mod node;
@@ -19,15 +22,21 @@ mod queue;
 mod random;
 mod run;
 mod scenario;
+mod shrink;
+mod split;
+mod stranger;
 mod tally;
 mod theme;
 mod wires;
 mod words;
+mod workload;
 mod world;
 
-pub use fault::Fault;
-#[cfg(feature = "mutants")]
-pub use many::hunt;
+pub use fault::{Fault, FaultRate, FaultRates};
 pub use many::many;
-pub use run::{Failed, Outcome, SimConfig, run, try_run};
+#[cfg(feature = "mutants")]
+pub use many::{Hunted, hunt};
+pub use run::{Failed, Outcome, SimConfig, run, try_run, try_scenario};
+pub use scenario::{Ask, Clock, EngineSpec, Network, ProtoTiming, Scenario};
+pub use shrink::shrink;
 pub use tally::Tally;

@@ -41,9 +41,28 @@ pub fn many(
     });
 }
 
+/// How a deliberate bug was caught.
+#[cfg(feature = "mutants")]
+#[derive(Clone, Debug)]
+pub struct Hunted {
+    /// The first seed in which something did not hold.
+    pub seed: u64,
+    pub why: String,
+}
+
 /// The first seed in which a core with this bug is caught.
 #[cfg(feature = "mutants")]
-pub fn hunt(config: &SimConfig, mutant: baton_types::Mutant, seeds: Range<u64>) -> Option<Box<Failed>> {
+pub fn hunt(config: &SimConfig, mutant: baton_types::Mutant, seeds: Range<u64>) -> Option<Hunted> {
     let config = SimConfig { mutation: baton_types::Mutation::of(mutant), ..*config };
-    seeds.into_iter().find_map(|seed| try_run(&config, seed).err())
+    let repeats = mutant.attacks().contains("I10");
+    seeds.into_iter().find_map(|seed| match try_run(&config, seed) {
+        Err(failed) => Some(Hunted { seed, why: failed.why }),
+        // I10: what differs from run to run shows in two of them.
+        Ok(outcome) if repeats => {
+            let again = try_run(&config, seed).ok();
+            let same = again.is_some_and(|again| again.digest == outcome.digest);
+            (!same).then(|| Hunted { seed, why: "I10: two runs of one seed differ".into() })
+        }
+        Ok(_) => None,
+    })
 }

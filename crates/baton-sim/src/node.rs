@@ -2,18 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
-use baton_engine::{Config, EngineCore, ModelRunner, StepResult};
+use baton_engine::{Config, EngineCore, ModelRunner, OnLostKv, StepResult};
 use baton_model::{EmulatedRunner, KvMemory};
 use baton_proto::{Compat, PeerAddress};
-use baton_routing::LegId;
 use baton_types::{
     BlockHash, EngineId, EngineInfo, EngineLoad, EngineName, EngineRole, HeapRegion, KvLayout, Mutation,
     PoolShape, SeqId, SideChannel, Time, TokenId,
 };
 
 use crate::client::{MODEL, MODEL_NAME};
+use crate::front::Line;
 use crate::scenario::{EngineSpec, ProtoTiming};
+use crate::stranger::COMPAT;
 
 const PORT: u16 = 5600;
 
@@ -48,7 +50,7 @@ pub(crate) struct Process {
     pub next_seq: u64,
     /// The step that the runner computes.
     pub computing: Option<baton_engine::Batch>,
-    /// When its core wants to be woken.
+    /// When its core wants to be woken, in true time.
     pub timer: Option<Time>,
     pub draining: bool,
     /// What each hash was submitted by: a prefix hit must come from somebody who may share.
@@ -58,7 +60,7 @@ pub(crate) struct Process {
 /// The engine's half of a leg.
 #[derive(Debug)]
 pub(crate) struct ServedLeg {
-    pub leg: LegId,
+    pub line: Line,
     pub client: usize,
     /// Whether tokens are sent as they come.
     pub streaming: bool,
@@ -127,6 +129,8 @@ impl Node {
             transports: vec!["simulated".into()],
             max_model_len: self.spec.max_model_len as u32,
             block_tokens: process.memory.layout().block_tokens,
+            unit_tokens: process.memory.layout().block_tokens,
+            kv_dtype: Some(process.memory.layout().dtype),
             load: EngineLoad {
                 running: stats.running as u32,
                 waiting: stats.waiting as u32,
@@ -135,12 +139,6 @@ impl Node {
             },
         })
     }
-
-    /// The longest sequence here, prompt and answer together: the KV of the last token is never computed.
-    pub fn max_len(&self, layout: &KvLayout) -> usize {
-        let pool = self.spec.num_blocks as usize * layout.block_tokens as usize;
-        self.spec.max_model_len.min(pool + 1)
-    }
 }
 
 impl Process {
@@ -148,8 +146,10 @@ impl Process {
         PeerAddress { engine: self.id.clone(), host: self.id.name.as_str().into(), port: PORT }
     }
 
-    pub fn seq_of(&self, leg: LegId) -> Option<SeqId> {
-        self.served.iter().find(|(_, served)| served.leg == leg).map(|(seq, _)| *seq)
+    /// The sequence whose answer somebody reads at the other end of this leg.
+    pub fn seq_of(&self, line: Line) -> Option<SeqId> {
+        let reads = |served: &ServedLeg| served.line == line && !served.dropped;
+        self.served.iter().find(|(_, served)| reads(served)).map(|(seq, _)| *seq)
     }
 
     /// The step's bytes are written, and its tokens read from what the memory holds now.
@@ -180,14 +180,14 @@ fn engine_config(
     timing: &ProtoTiming,
     mutation: Mutation,
 ) -> Config {
-    let compat = Compat([if spec.compatible { 1 } else { 2 }; 16]);
+    let compat = if spec.compatible { COMPAT } else { Compat([2; 16]) };
     let shape = PoolShape::whole_blocks(spec.num_blocks, layout.dtype);
     let mut proto = baton_proto::Config::new(id, compat, metadata(life), shape);
-    proto.lease = timing.lease;
-    proto.heartbeat = timing.heartbeat;
-    proto.retry = timing.retry;
-    proto.register_timeout = timing.register_timeout;
-    proto.peer_grace = timing.peer_grace;
+    proto.lease = Duration::from_millis(timing.lease_ms);
+    proto.heartbeat = Duration::from_millis(timing.heartbeat_ms);
+    proto.retry = Duration::from_millis(timing.retry_ms);
+    proto.register_timeout = Duration::from_millis(timing.register_timeout_ms);
+    proto.peer_grace = Duration::from_millis(timing.peer_grace_ms);
     proto.dial_attempts = timing.dial_attempts;
     proto.mutation = mutation;
     if let Some(tables) = timing.tables {
@@ -203,8 +203,8 @@ fn engine_config(
         max_inbound_blocks: spec.max_inbound_blocks,
         watermark_blocks: spec.watermark_blocks,
         prefix_cache: spec.prefix_cache,
-        on_lost_kv: spec.on_lost_kv,
-        kv_timeout: spec.kv_timeout,
+        on_lost_kv: if spec.recompute { OnLostKv::Recompute } else { OnLostKv::Fail },
+        kv_timeout: Duration::from_millis(spec.kv_timeout_ms),
         model: MODEL.fingerprint(),
         mutation,
         ..Config::new(spec.num_blocks, layout.block_tokens, spec.max_model_len, proto)

@@ -1,4 +1,4 @@
-//! One run from its seed, and what came of it.
+//! One run of a scenario, and what came of it.
 
 use std::any::Any;
 use std::fmt;
@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use baton_types::Mutation;
 
 use crate::log::Log;
+use crate::scenario::Scenario;
 use crate::tally::Tally;
 use crate::world::World;
 
@@ -44,21 +45,31 @@ pub struct Outcome {
 /// A run in which something did not hold.
 #[derive(Clone, Debug)]
 pub struct Failed {
-    pub seed: u64,
+    /// The seed that the scenario was drawn from, if it was.
+    pub seed: Option<u64>,
+    pub scenario: Scenario,
     /// Which assertion.
     pub why: String,
-    pub scenario: String,
     /// The end of the log.
     pub log: String,
 }
 
 impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, why, scenario, log } = self;
-        writeln!(f, "seed {seed} failed: {why}")?;
-        writeln!(f, "{scenario}")?;
+        let Self { seed, scenario, why, log } = self;
         writeln!(f, "{log}")?;
-        write!(f, "seed {seed} failed: {why}\nsee all of it: cargo x sim --seed {seed} --log")
+        match seed {
+            Some(seed) => {
+                writeln!(f, "seed {seed} failed: {why}")?;
+                writeln!(f, "all of it: cargo x sim --seed {seed} --log")?;
+                write!(f, "the least of it: cargo x sim --shrink {seed}")
+            }
+            None => {
+                let scenario = serde_json::to_string(scenario).map_err(|_| fmt::Error)?;
+                writeln!(f, "{scenario}")?;
+                write!(f, "this scenario failed: {why}")
+            }
+        }
     }
 }
 
@@ -80,9 +91,18 @@ pub fn run(config: &SimConfig, seed: u64) -> Outcome {
 /// # Errors
 /// What did not hold first. The process's panic hook has seen it before.
 pub fn try_run(config: &SimConfig, seed: u64) -> Result<Outcome, Box<Failed>> {
+    let scenario = Scenario::draw(seed, config.faults);
+    try_scenario(config, &scenario).map_err(|failed| Box::new(Failed { seed: Some(seed), ..*failed }))
+}
+
+/// Runs a scenario to its end.
+///
+/// # Errors
+/// What did not hold first. The process's panic hook has seen it before.
+pub fn try_scenario(config: &SimConfig, scenario: &Scenario) -> Result<Outcome, Box<Failed>> {
     let log = Log::new(config.log_lines, config.echo);
-    let mut world = World::new(seed, config.faults, config.mutation, log);
-    // AssertUnwindSafe: of a world that panicked only the log and the scenario are looked at.
+    let mut world = World::new(scenario.clone(), config.mutation, log);
+    // AssertUnwindSafe: of a world that panicked only the log is looked at.
     match catch_unwind(AssertUnwindSafe(|| world.run())) {
         Ok(()) => Ok(Outcome {
             digest: world.log.digest(),
@@ -91,9 +111,9 @@ pub fn try_run(config: &SimConfig, seed: u64) -> Result<Outcome, Box<Failed>> {
             tally: world.tally,
         }),
         Err(panic) => Err(Box::new(Failed {
-            seed,
+            seed: None,
+            scenario: scenario.clone(),
             why: text_of(&*panic),
-            scenario: format!("{:?}", world.scenario),
             log: world.log.tail(),
         })),
     }

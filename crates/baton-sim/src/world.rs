@@ -1,20 +1,24 @@
 //! Everything that a run consists of, and its one loop: the earliest event or timer, then the next.
 
 use std::fmt;
+use std::time::Duration;
 
 use baton_engine::Output;
-use baton_routing::{EngineKey, RouterCore, RoutingConfig};
+use baton_routing::EngineKey;
 use baton_types::{BlockId, Mutation, SeqId, Time};
 
-use crate::client::{Client, draw_clients};
+use crate::chaos::router_core;
+use crate::client::Client;
 use crate::fabric::Fabric;
-use crate::fault::Fault;
-use crate::front::{Front, LegAsk, LegNews, Probe};
+use crate::fault::{Fault, Luck};
+use crate::front::{Front, LegAsk, LegNews, Line, Probe};
+use crate::ledger::Ledger;
 use crate::log::Log;
 use crate::node::{Life, Node, letter};
-use crate::queue::Queue;
+use crate::queue::{Queue, Slot};
 use crate::random::Random;
 use crate::scenario::Scenario;
+use crate::split::Split;
 use crate::tally::Tally;
 use crate::wires::Wires;
 
@@ -26,6 +30,7 @@ pub(crate) struct World {
     pub now: Time,
     pub scenario: Scenario,
     pub random: Random,
+    pub luck: Luck,
     pub queue: Queue<Event>,
     pub log: Log,
     pub tally: Tally,
@@ -33,6 +38,8 @@ pub(crate) struct World {
     pub nodes: Vec<Node>,
     pub wires: Wires,
     pub fabric: Fabric,
+    pub split: Split,
+    pub ledger: Ledger,
     pub clients: Vec<Client>,
     pub mutation: Mutation,
     /// When faults stopped; from there on everything must come to its end.
@@ -43,14 +50,15 @@ pub(crate) struct World {
 pub(crate) enum Event {
     // At the clients and the router.
     Arrive { client: usize },
-    News { leg: baton_routing::LegId, news: LegNews },
+    News { line: Line, news: LegNews },
+    RouterRestart,
     Probe { engine: EngineKey },
     Probed { engine: EngineKey, probe: Probe },
 
     // At a node, whatever lives there.
     ProbeArrives { node: usize },
     LegArrives { node: usize, ask: LegAsk },
-    LegDrops { node: usize, leg: baton_routing::LegId },
+    LegDrops { node: usize, line: Line },
     DialArrives { node: usize, from: Life, address: baton_proto::PeerAddress },
     Restart { node: usize },
 
@@ -69,7 +77,7 @@ pub(crate) enum Event {
     PathRefused { owner: Life, engine: baton_types::EngineId },
 
     // Faults.
-    Turn,
+    Turn { deed: Fault },
     Quiet,
 }
 
@@ -92,26 +100,12 @@ impl Event {
 }
 
 impl World {
-    pub fn new(seed: u64, faults: bool, mutation: Mutation, log: Log) -> Self {
-        let mut random = Random::new(seed);
-        let scenario = Scenario::draw(&mut random, faults);
-        let mut core_seed = [0; 32];
-        core_seed[..8].copy_from_slice(&random.next().to_le_bytes());
-        let core = RouterCore::new(
-            RoutingConfig {
-                engines: scenario.engines.iter().map(|spec| spec.role).collect(),
-                strategy: scenario.strategy,
-                policy: scenario.policy,
-                limits: scenario.limits.clone(),
-            },
-            core_seed,
-        );
-        // Every engine has been probed by then.
-        let from = Time::from_millis(if scenario.faults.is_calm() { 100 } else { random.below(100) });
-        // The first token after a prompt belongs to its handle: who brings that of another request with the same prompt gets the
-        // token that the other one would have got.
-        let greedy = scenario.faults.of(Fault::WrongHandle) > 0;
-        let clients = draw_clients(&mut random, &scenario.workload, &scenario.layout, greedy, from);
+    pub fn new(scenario: Scenario, mutation: Mutation, log: Log) -> Self {
+        let mut random = Random::new(scenario.seed);
+        let core = router_core(&scenario, random.next(), mutation);
+        let client = |ask: &crate::scenario::Ask| Client::new(ask.clone(), &scenario.layout);
+        let clients = scenario.requests.iter().map(client).collect();
+        let luck = Luck::new(&scenario.faults, random.next());
         let node = |(i, spec): (usize, &crate::scenario::EngineSpec)| Node {
             name: format!("{}{i}", letter(spec.role)),
             spec: spec.clone(),
@@ -124,12 +118,15 @@ impl World {
             nodes: scenario.engines.iter().enumerate().map(node).collect(),
             scenario,
             random,
+            luck,
             queue: Queue::new(),
             log,
             tally: Tally::default(),
             front: Front::new(core),
             wires: Wires::default(),
             fabric: Fabric::default(),
+            split: Split::default(),
+            ledger: Ledger::default(),
             clients,
             mutation,
             quiet_since: None,
@@ -142,14 +139,15 @@ impl World {
             self.start_process(node);
             self.queue.push(Time::ZERO, Event::Probe { engine: EngineKey(node as u32) });
         }
-        for (client, arrives) in self.clients.iter().map(|client| client.arrives).enumerate() {
-            self.queue.push(arrives, Event::Arrive { client });
+        let arrivals: Vec<Time> = self.clients.iter().map(|client| Time(client.ask.at_us * 1_000)).collect();
+        for (client, at) in arrivals.iter().enumerate() {
+            self.queue.push(*at, Event::Arrive { client });
         }
-        let last = self.clients.last().map_or(Time::ZERO, |client| client.arrives);
-        let quiet = last + self.random.duration(1..2_000_000);
-        self.queue.push(quiet, Event::Quiet);
-        if !self.scenario.faults.is_calm() {
-            self.queue.push(self.clients[0].arrives, Event::Turn);
+        let first = arrivals.iter().min().copied().unwrap_or_default();
+        let last = arrivals.iter().max().copied().unwrap_or_default();
+        self.queue.push(last + Duration::from_micros(self.scenario.unrest_us), Event::Quiet);
+        for deed in Fault::deeds().filter(|deed| self.scenario.faults.of(*deed) > 0) {
+            self.queue.push(first, Event::Turn { deed });
         }
         while !self.is_over() {
             self.step();
@@ -186,7 +184,23 @@ impl World {
             return self.queue.put_off(slot, until, event);
         }
         self.now = self.now.max(slot.0);
-        self.happen(event);
+        match event {
+            Event::News { line, news } => self.news(slot, line, news),
+            event => self.happen(event),
+        }
+    }
+
+    /// News of a leg: what is for a client who takes nothing waits for it, and the router says so.
+    fn news(&mut self, slot: Slot, line: Line, news: LegNews) {
+        let client = self.front.open(line).map(|open| &self.clients[open.client]);
+        let stalled = client.filter(|client| client.attached == Some(line) && client.stalled_until > slot.0);
+        match stalled.map(|client| client.stalled_until) {
+            Some(until) => {
+                self.queue.put_off(slot, until, Event::News { line, news });
+                self.tell_router(baton_routing::Input::LegBlocked { leg: line.leg });
+            }
+            None => self.leg_news(line, news),
+        }
     }
 
     /// The earliest timer of a core, and whose it is: a node's, or the router's.
@@ -201,12 +215,13 @@ impl World {
     fn happen(&mut self, event: Event) {
         match event {
             Event::Arrive { client } => self.client_arrives(client),
-            Event::News { leg, news } => self.leg_news(leg, news),
+            Event::News { line, news } => self.leg_news(line, news),
+            Event::RouterRestart => self.router_restarts(),
             Event::Probe { engine } => self.probe(engine),
             Event::Probed { engine, probe } => self.probed(engine, probe),
             Event::ProbeArrives { node } => self.probe_arrives(node),
             Event::LegArrives { node, ask } => self.leg_arrives(node, ask),
-            Event::LegDrops { node, leg } => self.leg_drops(node, leg),
+            Event::LegDrops { node, line } => self.leg_drops(node, line),
             Event::DialArrives { node, from, address } => self.dial_arrives(node, from, address),
             Event::Restart { node } => self.start_process(node),
             Event::Proto { to, input } if self.is_alive(to) => self.tell_proto(to.node, input),
@@ -225,7 +240,7 @@ impl World {
             Event::PathRefused { owner, engine } if self.is_alive(owner) => {
                 self.path_refused(owner, engine);
             }
-            Event::Turn => self.turn(),
+            Event::Turn { deed } => self.turn(deed),
             Event::Quiet => self.quiet(),
             // For a process that is dead.
             Event::Proto { .. }
@@ -239,7 +254,7 @@ impl World {
     }
 
     pub fn is_alive(&self, life: Life) -> bool {
-        self.nodes[life.node].life() == Some(life)
+        self.nodes.get(life.node).and_then(Node::life) == Some(life)
     }
 
     pub fn note(&mut self, who: &str, what: fmt::Arguments<'_>) {
@@ -263,21 +278,23 @@ impl World {
 
     /// One input to an engine's core, all its outputs, and its invariants.
     pub fn tell_engine(&mut self, node: usize, input: baton_engine::Input) {
-        let Node { name, process, .. } = &mut self.nodes[node];
+        let Node { name, process, spec, .. } = &mut self.nodes[node];
+        let clock = spec.clock;
         let process = process.as_mut().expect("told only while alive");
         self.log.line(self.now, name, format_args!("<- {}", crate::words::EngineInput(&input)));
-        process.core.handle_input(self.now, input);
+        process.core.handle_input(clock.shows(self.now), input);
         let mut outputs = Vec::new();
         while let Some(output) = process.core.poll_output() {
             self.log.line(self.now, name, format_args!("-> {}", crate::words::EngineOutput(&output)));
             outputs.push(output);
         }
         process.core.check();
-        process.timer = process.core.poll_timeout().map(|(due, _)| due);
+        process.timer = process.core.poll_timeout().map(|(due, _)| clock.reaches(due));
         let may_exit = process.draining && process.core.is_idle();
         for output in outputs {
             self.obey(node, output);
         }
+        self.check_last_words(node);
         if may_exit && self.nodes[node].process.as_ref().is_some_and(|process| process.served.is_empty()) {
             self.end_process(node);
         }

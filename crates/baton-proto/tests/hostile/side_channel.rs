@@ -1,6 +1,6 @@
 //! One endpoint whose engine keeps to the rules, and a world around it that does not: peers say anything on any connection at any
 //! moment, connections and paths come and go, posts fail, clocks jump. What must hold all the same: nothing panics, tables stay
-//! within their limits (I11), no block id leaves before a handshake (I5) or after its transfer was released (I3), each transfer ends
+//! within their limits (I11), no unit id leaves before a handshake (I5) or after its transfer was released (I3), each transfer ends
 //! once (I4), and when the noise stops everything ends (I8).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,13 +10,15 @@ use arbitrary::Unstructured;
 use baton_proto::codec::{self, Notification};
 use baton_proto::message::{Decline, Mismatch, VERSION};
 use baton_proto::{
-    Compat, Config, ConnId, Endpoint, Event, Input, Limits, Message, Output, PeerAddress, PostId,
+    Compat, Config, ConnId, Endpoint, Event, Input, Limits, Message, Output, PeerAddress, PostId, Prefilled,
 };
-use baton_types::{BlockHash, BlockId, EngineId, EngineName, Millis, Time, TokenId, TransferId};
+use baton_types::{
+    BlockHash, EngineId, EngineName, KvDtype, Millis, PoolShape, Time, TokenId, TransferId, UnitId,
+};
 
 /// Transfers that the engine takes part in, each at most once; peers also name others.
 const TRANSFERS: usize = 8;
-const BLOCKS_EACH: u32 = 3;
+const UNITS_EACH: u32 = 3;
 const COMPAT: Compat = Compat([7; 16]);
 /// A play longer than this shows nothing new.
 const MAX_STEPS: usize = 2000;
@@ -41,7 +43,7 @@ struct Deal {
     /// Blocks of a push that were named in Progress; none once it is complete or over.
     sending: Option<u32>,
     ended: bool,
-    /// Peers or posts may touch its blocks.
+    /// Peers or posts may touch its units.
     open: bool,
     source: bool,
 }
@@ -67,7 +69,7 @@ struct Game {
 }
 
 fn limits() -> Limits {
-    Limits { transfers: 6, peers: 3, connections: 5, registrations: 3, memories: 12, blocks: 8 }
+    Limits { transfers: 6, peers: 3, connections: 5, registrations: 3, memories: 12, units: 8 }
 }
 
 fn engine(n: u8) -> EngineId {
@@ -84,22 +86,23 @@ fn transfer(n: usize) -> TransferId {
     TransferId(n as u128)
 }
 
-fn chain(n: usize, blocks: u32) -> Vec<BlockHash> {
-    (0..blocks).map(|i| BlockHash([n as u8 * 16 + i as u8; 16])).collect()
+fn chain(n: usize, units: u32) -> Vec<BlockHash> {
+    (0..units).map(|i| BlockHash([n as u8 * 16 + i as u8; 16])).collect()
 }
 
-fn blocks(n: usize) -> Vec<BlockId> {
-    (0..BLOCKS_EACH).map(|i| BlockId(n as u32 * BLOCKS_EACH + i)).collect()
+fn units(n: usize) -> Vec<UnitId> {
+    (0..UNITS_EACH).map(|i| UnitId(n as u32 * UNITS_EACH + i)).collect()
 }
 
-fn owner(block: BlockId) -> usize {
-    (block.0 / BLOCKS_EACH) as usize
+fn owner(unit: UnitId) -> usize {
+    (unit.0 / UNITS_EACH) as usize
 }
 
 impl Game {
     fn new() -> Self {
-        let pool = TRANSFERS as u32 * BLOCKS_EACH;
-        let mut config = Config::new(engine(4), COMPAT, vec![1], pool);
+        let pool = TRANSFERS as u32 * UNITS_EACH;
+        let shape = PoolShape::whole_blocks(pool, KvDtype::F32);
+        let mut config = Config::new(engine(4), COMPAT, vec![1], shape);
         config.limits = limits();
         config.lease = Duration::from_secs(3);
         config.heartbeat = Duration::from_secs(1);
@@ -179,43 +182,43 @@ impl Game {
     fn command(&mut self, noise: &mut Unstructured<'_>) -> arbitrary::Result<()> {
         let n = noise.choose_index(TRANSFERS)?;
         let peer = address(noise.int_in_range(0..=5)?);
-        let first_block = noise.int_in_range(0..=2usize)?;
+        let first_unit = noise.int_in_range(0..=2usize)?;
         let deal = &mut self.deals[n];
         let id = transfer(n);
-        let chain = chain(n, BLOCKS_EACH);
-        let first_token = TokenId(n as u32);
+        let chain = chain(n, UNITS_EACH);
+        let prefilled = Prefilled { first_token: TokenId(n as u32), cached_tokens: 0 };
         match noise.int_in_range(0..=6u8)? {
             0 if !deal.named => {
-                *deal = Deal { named: true, open: true, source: true, ..Deal::default() };
-                self.input(Input::Offer { transfer: id, chain, blocks: blocks(n), first_token });
+                *deal = Deal { named: true, open: true, source: true, sending: Some(0), ..Deal::default() };
+                self.input(Input::Offer { transfer: id, chain });
             }
             1 if !deal.named => {
                 *deal = Deal { named: true, open: true, source: true, sending: Some(0), ..Deal::default() };
                 self.input(Input::Send { transfer: id, chain });
             }
             2 => match deal.sending {
-                Some(sent) if sent < BLOCKS_EACH => {
+                Some(sent) if sent < UNITS_EACH => {
                     deal.sending = Some(sent + 1);
-                    let blocks = vec![blocks(n)[sent as usize]];
-                    self.input(Input::Progress { transfer: id, blocks });
+                    let units = vec![units(n)[sent as usize]];
+                    self.input(Input::Progress { transfer: id, units });
                 }
                 Some(_) => {
                     deal.sending = None;
-                    self.input(Input::Complete { transfer: id, first_token });
+                    self.input(Input::Complete { transfer: id, prefilled });
                 }
                 None => {}
             },
             3 if !deal.named => {
                 *deal = Deal { named: true, expected: true, ..Deal::default() };
-                self.input(Input::Expect { transfer: id, peer });
+                self.input(Input::Expect { transfer: id, peer, early: noise.arbitrary()? });
             }
             4 | 5 if (!deal.named || deal.expected) && !deal.ended => {
                 *deal = Deal { named: true, open: true, ..Deal::default() };
-                let blocks = blocks(n)[first_block..].to_vec();
+                let units = units(n)[first_unit..].to_vec();
                 self.input(if noise.arbitrary()? {
-                    Input::Fetch { transfer: id, peer, chain, first_block, blocks }
+                    Input::Fetch { transfer: id, peer, chain, first_unit, units, early: noise.arbitrary()? }
                 } else {
-                    Input::Receive { transfer: id, peer, chain, first_block, blocks }
+                    Input::Receive { transfer: id, peer, chain, first_unit, units }
                 });
             }
             6 => {
@@ -249,10 +252,7 @@ impl Game {
         let Some(conn) = pick(noise, self.conns.keys())? else { return Ok(()) };
         let engine = engine(noise.int_in_range(0..=3)?);
         self.hear(conn, codec::encode(&Message::Hello { version: VERSION, engine, compat: COMPAT }));
-        self.hear(
-            conn,
-            codec::encode(&Message::Welcome { metadata: vec![2], blocks: noise.int_in_range(0..=40)? }),
-        );
+        self.hear(conn, codec::encode(&Message::Welcome { metadata: vec![2], shape: any_shape(noise)? }));
         Ok(())
     }
 
@@ -295,6 +295,7 @@ impl Game {
                 let removing = self.paths.insert(engine, true);
                 assert_eq!(removing, Some(false), "a path that is there is removed, once");
             }
+            Output::Permit { .. } | Output::Forbid { .. } => {}
             Output::Post { post, engine, pairs, .. } => {
                 assert!(self.paths.get(&engine).is_some(), "I5: bytes move to known peers only");
                 for (ours, _) in pairs {
@@ -312,11 +313,11 @@ impl Game {
             Message::Welcome { .. } => assert!(seen.hello.is_some(), "I5: a Welcome to a stranger"),
             _ => assert!(seen.ready, "I5: {message:?} before the handshake"),
         }
-        if let Message::Granted { transfer: id, blocks, .. } = message {
-            for block in blocks {
-                let n = owner(*block);
-                assert_eq!(transfer(n), *id, "a grant names its transfer's blocks");
-                assert!(self.deals[n].open, "I3: {block:?} was let go of");
+        if let Message::Granted { transfer: id, units, .. } = message {
+            for unit in units {
+                let n = owner(*unit);
+                assert_eq!(transfer(n), *id, "a grant names its transfer's units");
+                assert!(self.deals[n].open, "I3: {unit:?} was let go of");
             }
         }
     }
@@ -386,7 +387,7 @@ impl Game {
         let left = census.leases + census.transfers + census.registrations + census.posts + census.farewells;
         assert_eq!((left, census.connections), (0, 0), "I8: {census:?}");
         let open: BTreeSet<usize> = (0..TRANSFERS).filter(|n| self.deals[*n].open).collect();
-        assert!(open.is_empty(), "I8: the blocks of {open:?} never come back");
+        assert!(open.is_empty(), "I8: the units of {open:?} never come back");
     }
 }
 
@@ -406,39 +407,52 @@ fn any_transfer(noise: &mut Unstructured<'_>) -> arbitrary::Result<TransferId> {
     Ok(transfer(noise.choose_index(TRANSFERS + 4)?))
 }
 
+/// Possible and impossible ones.
+fn any_shape(noise: &mut Unstructured<'_>) -> arbitrary::Result<PoolShape> {
+    let units = noise.int_in_range(0..=40)?;
+    if noise.ratio(3, 4)? {
+        return Ok(PoolShape::whole_blocks(units, KvDtype::F32));
+    }
+    let (block_units, ranks) = (noise.int_in_range(0..=3)?, noise.int_in_range(0..=4)?);
+    Ok(PoolShape { units, block_units, ranks, dtype: KvDtype::F16 })
+}
+
 fn any_message(noise: &mut Unstructured<'_>) -> arbitrary::Result<Message> {
     let id = any_transfer(noise)?;
     let first_token = noise.arbitrary::<Option<u8>>()?.map(|token| TokenId(token.into()));
-    Ok(match noise.int_in_range(0..=11u8)? {
+    let prefilled = first_token.map(|first_token| Prefilled { first_token, cached_tokens: 1 });
+    Ok(match noise.int_in_range(0..=12u8)? {
         0 => Message::Hello {
-            version: noise.int_in_range(0..=2)?,
+            version: noise.int_in_range(0..=VERSION)?,
             engine: engine(noise.int_in_range(0..=5)?),
             compat: Compat([7 - noise.int_in_range(0..=1)?; 16]),
         },
-        1 => Message::Welcome { metadata: Vec::new(), blocks: noise.arbitrary()? },
+        1 => Message::Welcome { metadata: Vec::new(), shape: any_shape(noise)? },
         2 => Message::Incompatible { why: *noise.choose(&[Mismatch::Version, Mismatch::Model])? },
-        3 => Message::Register { transfer: id, first_block: any_position(noise)? },
+        3 => Message::Register { transfer: id, first_unit: any_position(noise)? },
         4 => {
             let (of, length) = (noise.choose_index(TRANSFERS)?, noise.int_in_range(0..=5)?);
             let chain = chain(if noise.ratio(3, 4)? { id.0 as usize } else { of }, length);
             Message::Claim {
                 transfer: id,
                 attempt: noise.arbitrary()?,
-                first_block: any_position(noise)?,
+                first_unit: any_position(noise)?,
                 chain,
+                early: noise.arbitrary()?,
             }
         }
         5 => {
             let count = noise.int_in_range(0..=4)?;
-            let any_block = |_| noise.int_in_range(0..=45).map(BlockId);
-            let blocks = (0..count).map(any_block).collect::<arbitrary::Result<_>>()?;
+            let any_block = |_| noise.int_in_range(0..=45).map(UnitId);
+            let units = (0..count).map(any_block).collect::<arbitrary::Result<_>>()?;
             Message::Granted {
                 transfer: id,
                 attempt: noise.int_in_range(0..=2)?,
                 remaining: Millis(noise.arbitrary()?),
-                first_block: any_position(noise)?,
-                blocks,
-                first_token,
+                first_unit: any_position(noise)?,
+                units,
+                complete: noise.arbitrary()?,
+                prefilled,
             }
         }
         6 => Message::Declined { transfer: id, why: *noise.choose(&[Decline::Unknown, Decline::Chain])? },
@@ -447,9 +461,10 @@ fn any_message(noise: &mut Unstructured<'_>) -> arbitrary::Result<Message> {
             let transfers = (0..count).map(|_| any_transfer(noise)).collect::<arbitrary::Result<_>>()?;
             Message::Heartbeat { transfers }
         }
-        8 => Message::Done { transfer: id, notifications: any_position(noise)?, first_token },
+        8 => Message::Done { transfer: id, notifications: any_position(noise)?, prefilled },
         9 => Message::DoneAck { transfer: id },
         10 => Message::Abort { transfer: id },
+        11 => Message::Offered { transfer: id },
         _ => Message::Aborted { transfer: id },
     })
 }

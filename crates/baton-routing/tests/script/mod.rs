@@ -6,7 +6,9 @@ use baton_routing::{
     EngineKey, Input, LegFault, LegId, LegStart, Limits, Output, PolicyKind, RequestId, RouterCore,
     RoutingConfig, Strategy,
 };
-use baton_types::{EngineId, EngineInfo, EngineLoad, EngineName, EngineRole, SideChannel, Time, TransferId};
+use baton_types::{
+    EngineId, EngineInfo, EngineLoad, EngineName, EngineRole, Mutation, SideChannel, Time, TransferId,
+};
 
 pub struct Script {
     pub core: RouterCore,
@@ -33,7 +35,8 @@ pub fn info(name: &str, incarnation: u64, role: EngineRole) -> EngineInfo {
 }
 
 pub fn config(strategy: Strategy, engines: &[EngineRole], limits: Limits) -> RoutingConfig {
-    RoutingConfig { engines: engines.to_vec(), strategy, policy: PolicyKind::RoundRobin, limits }
+    let (engines, policy) = (engines.to_vec(), PolicyKind::RoundRobin);
+    RoutingConfig { engines, strategy, policy, limits, mutation: Mutation::NONE }
 }
 
 pub fn arrival(request: u64) -> Input {
