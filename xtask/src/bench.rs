@@ -6,13 +6,14 @@ mod engine;
 mod llama_cpp;
 mod speed;
 mod table;
+mod transfer;
 
 use clap::Subcommand;
-use xshell::{Shell, cmd};
+use xshell::Shell;
 
 #[derive(Subcommand)]
 pub enum What {
-    /// The shared-memory transport beside memcpy of the same blocks
+    /// The shared-memory transport beside memcpy of the same blocks, and tcp beside a plain loopback stream
     Transfer,
     /// The CPU runner beside llama.cpp: prefill of 512 tokens, decode of one sequence at 512
     ///
@@ -23,11 +24,7 @@ pub enum What {
 
 pub fn run(sh: &Shell, what: What) -> anyhow::Result<()> {
     match what {
-        What::Transfer => {
-            cmd!(sh, "cargo run --release --quiet --package baton-transport --example transfer_bench")
-                .run()?;
-            Ok(())
-        }
+        What::Transfer => transfer::run(sh),
         What::Engine(args) => engine::run(sh, &args),
     }
 }
