@@ -6,13 +6,14 @@ mod engine;
 mod llama_cpp;
 mod speed;
 mod table;
+mod transfer;
 
 use clap::Subcommand;
 use xshell::{Shell, cmd};
 
 #[derive(Subcommand)]
 pub enum What {
-    /// The shared-memory transport beside memcpy of the same blocks
+    /// The shared-memory transport beside memcpy of the same blocks, and tcp beside a plain loopback stream
     Transfer,
     /// How long a hand-off keeps an answer waiting: push, early pull and pull; and how much incoming KV slows a running decode
     Handoff,
@@ -25,11 +26,7 @@ pub enum What {
 
 pub fn run(sh: &Shell, what: What) -> anyhow::Result<()> {
     match what {
-        What::Transfer => {
-            cmd!(sh, "cargo run --release --quiet --package baton-transport --example transfer_bench")
-                .run()?;
-            Ok(())
-        }
+        What::Transfer => transfer::run(sh),
         What::Handoff => {
             cmd!(sh, "cargo run --release --quiet --package baton-server --example handoff_bench").run()?;
             Ok(())

@@ -57,7 +57,6 @@ use crate::transport::{Descriptor, Event, ListId, Post, Transport, TransportErro
 
 /// An agent of the transport `tcp`.
 pub struct TcpTransport {
-    id: EngineId,
     limits: TransportLimits,
     config: TcpConfig,
     host: String,
@@ -83,13 +82,11 @@ impl TcpTransport {
     /// If it cannot listen there, or peers could not be told where it does.
     pub fn new(id: EngineId, limits: TransportLimits, config: TcpConfig) -> io::Result<Self> {
         let max_strangers = limits.peers.saturating_mul(usize::from(config.lanes));
-        let door =
-            Door::new(id.clone(), config.address()?, config.tls.clone(), max_strangers, limits.handshake)?;
+        let door = Door::new(id, config.address()?, config.tls.clone(), max_strangers, limits.handshake)?;
         let host = config.advertised_host(door.address)?;
         let alarm = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let poller = Poller::new(&door.listener, &alarm, config.stall)?;
         Ok(Self {
-            id,
             host,
             door,
             poller,
@@ -112,7 +109,7 @@ impl TcpTransport {
         let Some(peer) = self.peers.get_mut(from).filter(|peer| !peer.is_leaving()) else { return };
         if self.door.path(from).is_some_and(|path| peer.incoming.takes(path)) {
             for (hello, lane) in self.door.take(from) {
-                peer.incoming.admit(&hello, lane, &self.memory);
+                peer.admit(&self.door.us, &hello, lane, &self.memory);
             }
         }
     }
@@ -143,7 +140,7 @@ impl TcpTransport {
         for (path, addresses) in self.resolver.answers() {
             let Some(peer) = self.peers.values_mut().find(|peer| peer.path == path) else { continue };
             if !peer.is_leaving()
-                && let Err(error) = peer.dial(&self.id, addresses, &mut self.poller)
+                && let Err(error) = peer.dial(&self.door.us, addresses, &mut self.poller)
             {
                 peer.leave(error, events);
             }
@@ -175,7 +172,7 @@ impl Transport for TcpTransport {
 
     fn metadata(&self) -> Vec<u8> {
         let metadata = Metadata {
-            token: self.door.token,
+            token: self.door.us.token,
             region_bytes: self.memory.len(),
             tls: self.config.tls.is_some(),
             port: self.door.address.port(),
@@ -190,7 +187,7 @@ impl Transport for TcpTransport {
         if self.memory.0.is_none() {
             return Err(TransportError::BadRegion("none is registered"));
         }
-        if *peer == self.id || metadata.token == self.door.token {
+        if *peer == self.door.us.id || metadata.token == self.door.us.token {
             return Err(bad("it is our own"));
         }
         if let Some(known) = self.peers.get(peer) {
@@ -208,7 +205,7 @@ impl Transport for TcpTransport {
         let (host, port) = (metadata.host.clone(), metadata.port);
         let mut known = Peer::new(peer, metadata, path, &self.limits, &self.config)?;
         match Resolver::address(&host, port) {
-            Some(address) => known.dial(&self.id, vec![address], &mut self.poller)?,
+            Some(address) => known.dial(&self.door.us, vec![address], &mut self.poller)?,
             None => self.resolver.ask(path, &host, port)?,
         }
         self.peers.insert(peer.clone(), known);
@@ -252,7 +249,7 @@ impl Transport for TcpTransport {
         self.hear_resolver(events);
         self.door.expire(&self.poller, now);
         for peer in self.peers.values_mut() {
-            peer.poll(&self.id, &self.memory, &self.permits, &mut self.poller, now, events);
+            peer.poll(&self.door.us, &self.memory, &self.permits, &mut self.poller, now, events);
         }
         self.peers.retain(|id, peer| {
             if peer.is_leaving() {
@@ -288,6 +285,6 @@ impl Transport for TcpTransport {
 
 impl fmt::Debug for TcpTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TcpTransport({}, {} peers)", self.id, self.peers.len())
+        write!(f, "TcpTransport({}, {} peers)", self.door.us.id, self.peers.len())
     }
 }

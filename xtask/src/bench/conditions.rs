@@ -107,7 +107,7 @@ impl fmt::Display for Meanwhile {
             writeln!(
                 f,
                 "WARNING     others were at work: only the ratios mean something, and those roughly. Wait for a quiet \
-                 machine; `chrt -f 10 cargo x bench engine` goes before them."
+                 machine; `chrt -f 10 cargo x bench ...` goes before them."
             )?;
         }
         Ok(())

@@ -13,7 +13,7 @@ use rustls::ServerConnection;
 use super::frame::{Frame, Hello};
 use super::lane::{Heard, Lane};
 use super::memory::Memory;
-use super::metadata::Token;
+use super::metadata::{Us, is_equal};
 use super::poller::{Poller, Socket, listen_at, random_bytes};
 use super::wire::Wire;
 use crate::peer_tls::PeerTls;
@@ -31,8 +31,7 @@ struct Stranger {
 pub(super) struct Door {
     pub listener: OwnedFd,
     pub address: SocketAddr,
-    pub token: Token,
-    us: EngineId,
+    pub us: Us,
     tls: Option<PeerTls>,
     max_strangers: usize,
     patience: Duration,
@@ -49,17 +48,17 @@ const HELLO_BUDGET: usize = 1024;
 
 impl Door {
     pub fn new(
-        us: EngineId,
+        id: EngineId,
         address: SocketAddr,
         tls: Option<PeerTls>,
         max_strangers: usize,
         patience: Duration,
     ) -> io::Result<Self> {
-        let token = random_bytes()?;
+        let us = Us { id, token: random_bytes()? };
         let (listener, address) = listen_at(address)
             .map_err(|error| io::Error::new(error.kind(), format!("listening at {address}: {error}")))?;
         let strangers = BTreeMap::new();
-        Ok(Self { listener, address, token, us, tls, max_strangers, patience, strangers, shut_until: None })
+        Ok(Self { listener, address, us, tls, max_strangers, patience, strangers, shut_until: None })
     }
 
     pub fn accept(&mut self, poller: &mut Poller, now: Instant) {
@@ -109,9 +108,9 @@ impl Door {
                 None
             }
             Heard::Frame(Frame::Hello(hello))
-                if is_equal(&hello.token, &self.token)
-                    && hello.to == self.us
-                    && hello.from != self.us
+                if is_equal(&hello.token, &self.us.token)
+                    && hello.to == self.us.id
+                    && hello.from != self.us.id
                     && stranger.hello.is_none() =>
             {
                 let from = hello.from.clone();
@@ -157,9 +156,4 @@ impl Door {
     pub fn deadline(&self) -> Option<Instant> {
         self.strangers.values().map(|s| s.since + self.patience).chain(self.shut_until).min()
     }
-}
-
-/// Takes as long for tokens that differ early as for others.
-fn is_equal(a: &Token, b: &Token) -> bool {
-    a.iter().zip(b).fold(0, |different, (a, b)| different | (a ^ b)) == 0
 }

@@ -15,7 +15,7 @@
 //!
 //! | frame | from | then |
 //! |---|---|---|
-//! | 1 Hello | connecting side | body: version u16, token 16, path u64, lane u8, lanes u8, two engine ids |
+//! | 1 Hello | connecting side | body: version u16, token 16, proof 16, path u64, lane u8, lanes u8, two engine ids |
 //! | 2 Welcome | accepting side | body: version u16, region length u64 |
 //! | 3 Write | connecting side | runs of the accepting side's region, payload, trailer |
 //! | 4 Finish | connecting side | body: the notification. The value says how many Writes the post has |
@@ -56,6 +56,7 @@ const HAS_NOTIFICATION: u8 = 2;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     pub token: Token,
+    pub proof: Token,
     /// Drawn for each attempt to reach the peer: the lanes of two attempts are never taken for one path.
     pub path: u64,
     pub lane: u8,
@@ -189,6 +190,7 @@ impl Frame {
             Self::Hello(hello) => {
                 let mut body = VERSION.to_le_bytes().to_vec();
                 body.extend(hello.token);
+                body.extend(hello.proof);
                 body.extend(hello.path.to_le_bytes());
                 body.extend([hello.lane, hello.lanes]);
                 for id in [&hello.from, &hello.to] {
@@ -263,10 +265,11 @@ impl Frame {
         let frame = match head.kind {
             Kind::Hello => {
                 (reader.u16()? == VERSION).then_some(())?;
-                let (token, path, [lane, lanes]) = (reader.array()?, reader.u64()?, reader.array()?);
+                let (token, proof) = (reader.array()?, reader.array()?);
+                let (path, [lane, lanes]) = (reader.u64()?, reader.array()?);
                 (lane < lanes && lanes <= MAX_LANES).then_some(())?;
                 let (from, to) = (reader.engine_id()?, reader.engine_id()?);
-                Self::Hello(Hello { token, path, lane, lanes, from, to })
+                Self::Hello(Hello { token, proof, path, lane, lanes, from, to })
             }
             Kind::Welcome => {
                 (reader.u16()? == VERSION).then_some(())?;
@@ -340,9 +343,10 @@ mod tests {
         let outcome = prop::sample::select(Outcome::ALL.to_vec());
         let notification = proptest::collection::vec(any::<u8>(), 0..=MAX_NOTIFICATION);
         prop_oneof![
-            (any::<Token>(), any::<u64>(), 0..MAX_LANES, id(), id()).prop_map(
-                |(token, path, lane, from, to)| Frame::Hello(Hello {
+            (any::<[Token; 2]>(), any::<u64>(), 0..MAX_LANES, id(), id()).prop_map(
+                |([token, proof], path, lane, from, to)| Frame::Hello(Hello {
                     token,
+                    proof,
                     path,
                     lane,
                     lanes: lane + 1,

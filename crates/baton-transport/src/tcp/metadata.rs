@@ -11,6 +11,28 @@ const MAX_HOST: usize = 253;
 
 pub(super) type Token = [u8; 16];
 
+/// An agent as it shows itself to others.
+#[derive(Clone, Debug)]
+pub(super) struct Us {
+    pub id: EngineId,
+    pub token: Token,
+}
+
+/// Shows that whoever dials was told the tokens of both sides: an agent that knows only ours cannot pass for
+/// another. Neither token can be found from it.
+pub(super) fn proof(dialing: &Token, dialed: &Token, path: u64) -> Token {
+    let mut key = [0; 32];
+    key[..16].copy_from_slice(dialing);
+    key[16..].copy_from_slice(dialed);
+    let hash = blake3::keyed_hash(&key, &path.to_le_bytes());
+    *hash.as_bytes().first_chunk().expect("a hash has 32 bytes")
+}
+
+/// Takes as long for tokens that differ early as for others.
+pub(super) fn is_equal(a: &Token, b: &Token) -> bool {
+    a.iter().zip(b).fold(0, |different, (a, b)| different | (a ^ b)) == 0
+}
+
 /// The bytes are: `tcp`, version u16, token 16, region length u64, 1 if TLS is spoken or 0, port u16, and the
 /// host as a length u8 and text. Integers are little-endian.
 #[derive(Clone, Debug, PartialEq, Eq)]

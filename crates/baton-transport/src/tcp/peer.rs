@@ -14,7 +14,7 @@ use super::frame::{Frame, Hello};
 use super::incoming::Incoming;
 use super::lane::Lane;
 use super::memory::Memory;
-use super::metadata::Metadata;
+use super::metadata::{Metadata, Us, is_equal, proof};
 use super::outgoing::{Ended, Outgoing};
 use super::poller::Poller;
 use super::wire::Wire;
@@ -90,7 +90,7 @@ impl Peer {
     /// once that none will.
     pub fn dial(
         &mut self,
-        us: &EngineId,
+        us: &Us,
         addresses: Vec<SocketAddr>,
         poller: &mut Poller,
     ) -> Result<(), TransportError> {
@@ -98,7 +98,7 @@ impl Peer {
         self.dial_next(us, poller)
     }
 
-    fn dial_next(&mut self, us: &EngineId, poller: &mut Poller) -> Result<(), TransportError> {
+    fn dial_next(&mut self, us: &Us, poller: &mut Poller) -> Result<(), TransportError> {
         let mut error = self.gone();
         while let Some(address) = self.addresses.as_mut().and_then(VecDeque::pop_front) {
             match self.connect(us, address, poller) {
@@ -114,7 +114,7 @@ impl Peer {
 
     fn connect(
         &self,
-        us: &EngineId,
+        us: &Us,
         address: SocketAddr,
         poller: &mut Poller,
     ) -> Result<Vec<Lane>, TransportError> {
@@ -136,15 +136,23 @@ impl Peer {
             let mut lane = Lane::new(wire, now);
             lane.say(&Frame::Hello(Hello {
                 token: self.metadata.token,
+                proof: proof(&us.token, &self.metadata.token, self.path),
                 path: self.path,
                 lane: number,
                 lanes: self.lanes,
-                from: us.clone(),
+                from: us.id.clone(),
                 to: self.id.clone(),
             }));
             Ok(lane)
         };
         (0..self.lanes).map(connect).collect()
+    }
+
+    /// Lets a lane in that shows that it is this peer's.
+    pub fn admit(&mut self, us: &Us, hello: &Hello, lane: Lane, memory: &Memory) {
+        if is_equal(&hello.proof, &proof(&self.metadata.token, &us.token, hello.path)) {
+            self.incoming.admit(hello, lane, memory);
+        }
     }
 
     pub fn lane_mut(&mut self, key: u64) -> Option<&mut Lane> {
@@ -155,7 +163,7 @@ impl Peer {
     /// Moves what can be moved, and ends the path if it cannot go on.
     pub fn poll(
         &mut self,
-        us: &EngineId,
+        us: &Us,
         memory: &Memory,
         permits: &Permits,
         poller: &mut Poller,

@@ -80,10 +80,10 @@ pub fn a_shared_block_stays_permitted_until_the_last(fabric: &dyn Fabric) {
     assert_eq!(pair.outcome(4, Direction::Read, &[(2, 2)]), Err(TransportError::NotPermitted));
 }
 
-const BIG: usize = 1 << 20;
+const BIG: usize = 512 << 10;
 
 pub fn nothing_lands_after_a_permit_is_taken_back(fabric: &dyn Fabric) {
-    for polls in 1..8 {
+    for polls in 1..6 {
         let mut pair = pair(fabric, BIG);
         let (permits, a) = pair.permits();
         permits.permit(&a, PermitId(1), Access::Write, blocks(BIG, 0..BLOCKS)).unwrap();
@@ -110,7 +110,7 @@ pub fn nothing_lands_after_a_permit_is_taken_back(fabric: &dyn Fabric) {
 }
 
 pub fn nothing_is_read_after_a_permit_is_taken_back(fabric: &dyn Fabric) {
-    for polls in 1..8 {
+    for polls in 1..6 {
         let mut pair = pair(fabric, BIG);
         let (permits, a) = pair.permits();
         permits.permit(&a, PermitId(1), Access::Read, blocks(BIG, 0..BLOCKS)).unwrap();
