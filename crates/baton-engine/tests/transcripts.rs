@@ -41,7 +41,7 @@ fn a_pull() {
             30  P -> finished s0: Length, 18 prompt (0 cached, 0 received) + 1, handle x1
             32  D <- submit s0: 18 tokens, Pull x1 from P
             35  D -> say Claim x1 from unit 0 of 5
-            36  P -> say Granted x1 [u0, u1, u2, u3, u4] for 30000ms
+            36  P -> say Granted x1 [u0, u1, u2, u3, u4] for 28000ms
             37  D -> post 0 Read u0:u0 u1:u1 u2:u2 u3:u3 u4:u4
             40  D <- moved 0
             40  D -> token 43 for s0
@@ -68,7 +68,7 @@ fn a_push() {
             2   D <- submit s0: 18 tokens, Push x1 from P
             5   D -> say Register x1 from unit 0
             6   P -> say Claim x1 from unit 0 of 5
-            7   D -> say Granted x1 [u0, u1, u2, u3, u4] for 30000ms
+            7   D -> say Granted x1 [u0, u1, u2, u3, u4] for 28000ms
             10  P <- stepped 1
             10  P -> post 0 Write u0:u0 u1:u1
             10  P -> step 2: s0 8..16 in [b0, b1, b2, b3]

@@ -62,7 +62,7 @@ fn pull() {
         0.984   P says Welcome { metadata: [0], shape: PoolShape { units: 64, block_units: 1, ranks: 1, dtype: F32 } }
         1.055   D says Welcome { metadata: [1], shape: PoolShape { units: 64, block_units: 1, ranks: 1, dtype: F32 } }
         1.219   D says Claim { transfer: xa, attempt: 0, first_unit: 1, chain: [#804c4d5d, #30295ade, #d902556c], early: false }
-        1.816   P says Granted { transfer: xa, attempt: 0, remaining: 3000ms, first_unit: 1, units: [u1, u2], complete: true, prefilled: Some(Prefilled { first_token: 42, cached_tokens: 3 }) }
+        1.816   P says Granted { transfer: xa, attempt: 0, remaining: 2800ms, first_unit: 1, units: [u1, u2], complete: true, prefilled: Some(Prefilled { first_token: 42, cached_tokens: 3 }) }
         2.861   D posts Read of [(u10, u1), (u11, u2)], ranks 0 and 0
         3.914   D hears Ready { transfer: xa, covered: 3, prefilled: Some(Prefilled { first_token: 42, cached_tokens: 3 }) }
         3.914   D says Done { transfer: xa, notifications: 0, prefilled: None }
@@ -89,7 +89,7 @@ fn push_registered_before_the_prefill_leg_comes() {
         1.055   D says Welcome { metadata: [1], shape: PoolShape { units: 64, block_units: 1, ranks: 1, dtype: F32 } }
         1.219   D says Register { transfer: xa, first_unit: 0 }
         20.000  P says Claim { transfer: xa, attempt: 0, first_unit: 0, chain: [#804c4d5d, #30295ade, #d902556c], early: false }
-        21.045  D says Granted { transfer: xa, attempt: 0, remaining: 3000ms, first_unit: 0, units: [u10, u11, u12], complete: true, prefilled: None }
+        21.045  D says Granted { transfer: xa, attempt: 0, remaining: 2800ms, first_unit: 0, units: [u10, u11, u12], complete: true, prefilled: None }
         21.578  P posts Write of [(u0, u10), (u1, u11)], ranks 0 and 0
         40.000  P posts Write of [(u2, u12)], ranks 0 and 0
         40.000  P says Done { transfer: xa, notifications: 2, prefilled: Some(Prefilled { first_token: 42, cached_tokens: 3 }) }
@@ -118,13 +118,13 @@ fn early_pull_of_what_is_computed_so_far() {
         1.219   D says Claim { transfer: xa, attempt: 0, first_unit: 0, chain: [#804c4d5d, #30295ade, #d902556c], early: true }
         20.000  P says Offered { transfer: xa }
         21.045  D says Claim { transfer: xa, attempt: 1, first_unit: 0, chain: [#804c4d5d, #30295ade, #d902556c], early: true }
-        21.578  P says Granted { transfer: xa, attempt: 1, remaining: 3000ms, first_unit: 0, units: [u0, u1], complete: false, prefilled: None }
+        21.578  P says Granted { transfer: xa, attempt: 1, remaining: 2800ms, first_unit: 0, units: [u0, u1], complete: false, prefilled: None }
         22.098  D posts Read of [(u10, u0), (u11, u1)], ranks 0 and 0
         22.098  D posts Read of [(u10, u0), (u11, u1)], ranks 0 and 1
         22.098  D posts Read of [(u10, u0), (u11, u1)], ranks 1 and 2
         22.098  D posts Read of [(u10, u0), (u11, u1)], ranks 1 and 3
-        40.000  P says Granted { transfer: xa, attempt: 1, remaining: 3000ms, first_unit: 2, units: [u2], complete: false, prefilled: None }
-        40.000  P says Granted { transfer: xa, attempt: 1, remaining: 3000ms, first_unit: 3, units: [], complete: true, prefilled: Some(Prefilled { first_token: 42, cached_tokens: 3 }) }
+        40.000  P says Granted { transfer: xa, attempt: 1, remaining: 2800ms, first_unit: 2, units: [u2], complete: false, prefilled: None }
+        40.000  P says Granted { transfer: xa, attempt: 1, remaining: 2800ms, first_unit: 3, units: [], complete: true, prefilled: Some(Prefilled { first_token: 42, cached_tokens: 3 }) }
         40.241  D posts Read of [(u12, u2)], ranks 0 and 0
         40.241  D posts Read of [(u12, u2)], ranks 0 and 1
         40.241  D posts Read of [(u12, u2)], ranks 1 and 2
