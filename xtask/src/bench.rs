@@ -14,6 +14,8 @@ use xshell::{Shell, cmd};
 pub enum What {
     /// The shared-memory transport beside memcpy of the same blocks
     Transfer,
+    /// How long a hand-off keeps an answer waiting: push, early pull and pull; and how much incoming KV slows a running decode
+    Handoff,
     /// The CPU runner beside llama.cpp: prefill of 512 tokens, decode of one sequence at 512
     ///
     /// Both run SmolLM2-135M on the same threads, in alternating rounds; llama.cpp in every weight format that it may be
@@ -26,6 +28,10 @@ pub fn run(sh: &Shell, what: What) -> anyhow::Result<()> {
         What::Transfer => {
             cmd!(sh, "cargo run --release --quiet --package baton-transport --example transfer_bench")
                 .run()?;
+            Ok(())
+        }
+        What::Handoff => {
+            cmd!(sh, "cargo run --release --quiet --package baton-server --example handoff_bench").run()?;
             Ok(())
         }
         What::Engine(args) => engine::run(sh, &args),

@@ -1,8 +1,10 @@
-//! The project's own chores: `cargo x tidy|ci|sim|bench`.
+//! The project's own chores: `cargo x tidy|ci|sim|fuzz|soak|bench`.
 
 mod bench;
 mod ci;
+mod fuzz;
 mod sim;
+mod soak;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -29,6 +31,16 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Hostile bytes and hostile peers, found by coverage: needs a nightly compiler and cargo-fuzz
+    ///
+    /// What it finds lies in fuzz/artifacts; an input that is worth keeping goes to fuzz/seeds, which every test run replays.
+    Fuzz(fuzz::Args),
+    /// Real processes, killed, stopped and cut off under load: `cargo x soak --kills 300 --stops 300`
+    Soak {
+        /// Handed to the soak; `--help` lists them
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
     /// Speed, as ratios measured side by side in one run
     Bench {
         #[command(subcommand)]
@@ -44,6 +56,8 @@ fn main() -> anyhow::Result<()> {
         Chore::Tidy => tidy::run(&sh),
         Chore::Ci => ci::run(&sh),
         Chore::Sim { args } => sim::run(&sh, sim::Profile::Release, &args),
+        Chore::Fuzz(args) => fuzz::run(&sh, &args),
+        Chore::Soak { args } => soak::run(&sh, &args),
         Chore::Bench { what } => bench::run(&sh, what),
     }
 }

@@ -1,14 +1,16 @@
 //! Everything that an operator may choose about one engine.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use baton_engine::OnLostKv;
 use baton_model::{CpuPrecision, EmulatedModel};
-use baton_transport::TcpConfig;
+use baton_transport::{PeerTlsFiles, TcpConfig};
 use baton_types::{EngineName, EngineRole, KvDtype};
 use serde::{Deserialize, Serialize};
 
 use crate::error::ServerError;
+use crate::peer_secret::PeerSecret;
 
 /// Tokens of a unit, where the block allows it.
 const USUAL_UNIT: u32 = 16;
@@ -24,6 +26,8 @@ pub struct ServerConfig {
     /// Where HTTP is served; port 0 lets the system choose.
     pub host: String,
     pub port: u16,
+    /// HTTP connections at a time; more wait to be accepted.
+    pub max_connections: u32,
     pub side_channel: SideChannelConfig,
     pub model: ModelChoice,
     /// The name that clients put into `model`; by default, the model's own.
@@ -81,6 +85,37 @@ pub struct SideChannelConfig {
     pub port: u16,
     /// What peers dial, where that is not `host`: behind a 0.0.0.0, or an address translation.
     pub advertised_host: Option<String>,
+    /// Connections at a time that others opened, an eighth of them from one address; more are closed.
+    pub max_connections: u32,
+    /// By default, connections are neither encrypted nor tied to certificates.
+    pub tls: Option<PeerTlsConfig>,
+    /// By default, whoever reaches the port may speak. In no file: see [`PeerSecret::read`].
+    #[serde(skip)]
+    pub secret: Option<PeerSecret>,
+}
+
+/// Where the certificates for the side channel are: PEM files. All engines of a system have them, or none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerTlsConfig {
+    /// This engine's certificate, with those between it and an authority.
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+    /// Who issues certificates to engines, and to nobody else.
+    pub authorities: PathBuf,
+    /// To whom every engine's certificate is issued; by default, to the host that is dialled.
+    pub name: Option<String>,
+}
+
+impl From<&PeerTlsConfig> for PeerTlsFiles {
+    fn from(config: &PeerTlsConfig) -> Self {
+        Self {
+            certificate: config.certificate.clone(),
+            key: config.key.clone(),
+            authorities: config.authorities.clone(),
+            name: config.name.clone(),
+        }
+    }
 }
 
 /// How bytes reach this engine's KV.
@@ -205,6 +240,7 @@ impl Default for ServerConfig {
             role: EngineRole::Both,
             host: "127.0.0.1".to_owned(),
             port: 8000,
+            max_connections: 4096,
             side_channel: SideChannelConfig::default(),
             model: ModelChoice::Emulated(EmulatedChoice::default()),
             served_model_name: None,
@@ -236,7 +272,14 @@ impl Default for ServerConfig {
 
 impl Default for SideChannelConfig {
     fn default() -> Self {
-        Self { host: "127.0.0.1".to_owned(), port: 0, advertised_host: None }
+        Self {
+            host: "127.0.0.1".to_owned(),
+            port: 0,
+            advertised_host: None,
+            max_connections: 4096,
+            tls: None,
+            secret: None,
+        }
     }
 }
 
@@ -265,6 +308,8 @@ impl ServerConfig {
             return wrong(error.to_string());
         }
         let counts = [
+            ("max_connections", self.max_connections),
+            ("side_channel.max_connections", self.side_channel.max_connections),
             ("block_tokens", self.block_tokens),
             ("unit_tokens", self.unit_tokens.unwrap_or(1)),
             ("kv_ranks", self.kv_ranks),

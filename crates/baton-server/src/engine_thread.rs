@@ -9,12 +9,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use baton_engine::{EngineCore, Input, Output};
-use baton_types::{SeqId, Time};
+use baton_types::{EngineName, SeqId, Time};
 use tokio::runtime;
 use tokio::sync::mpsc::{Receiver, UnboundedSender};
 
 use crate::fault::FaultReporter;
 use crate::inbox::{Inbox, Item, SeqEvent, Snapshot};
+use crate::loop_trace;
 use crate::runner_thread::RunnerThread;
 use crate::side_channel::SideChannel;
 use crate::transfer_link::TransferLink;
@@ -42,6 +43,7 @@ impl EngineThread {
     /// # Errors
     /// If the operating system gives no thread.
     pub fn spawn(
+        name: EngineName,
         core: EngineCore,
         links: Links,
         inbox: Inbox,
@@ -51,6 +53,7 @@ impl EngineThread {
         let stop = Arc::new(AtomicBool::new(false));
         let engine = Engine {
             items,
+            name,
             core,
             links,
             epoch: Instant::now(),
@@ -79,6 +82,7 @@ impl Drop for EngineThread {
 struct Engine {
     /// Dropped first: nobody may wait for a place while the transfer thread is being joined.
     items: Receiver<Item>,
+    name: EngineName,
     core: EngineCore,
     links: Links,
     epoch: Instant,
@@ -137,8 +141,10 @@ impl Engine {
     fn handle(&mut self, input: Input) {
         self.answers.push_back(input);
         while let Some(input) = self.answers.pop_front() {
+            loop_trace::input(&self.name, &input);
             self.core.handle_input(self.now(), input);
             while let Some(output) = self.core.poll_output() {
+                loop_trace::output(&self.name, &output);
                 self.pass_on(output);
             }
         }

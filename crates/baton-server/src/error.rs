@@ -13,6 +13,8 @@ pub enum ServerError {
     Model(String),
     #[error("the transport cannot be used: {0}")]
     Transport(#[from] baton_transport::TransportError),
+    #[error("peers cannot be spoken to over TLS: {0}")]
+    PeerTls(#[from] baton_transport::PeerTlsError),
     #[error("no thread could be started: {0}")]
     Thread(io::Error),
     /// An invariant is broken or a runner died: the process must end.

@@ -15,10 +15,13 @@ mod exchange;
 mod fault;
 mod hand_off;
 mod http;
+mod http_front;
 mod inbox;
+pub mod loop_trace;
 mod metrics;
 mod model_files;
 mod model_loading;
+mod peer_secret;
 mod random;
 mod request;
 mod runner_thread;
@@ -31,8 +34,9 @@ mod utf8;
 
 pub use byte_tokenizer::ByteTokenizer;
 pub use config::{
-    CheckpointChoice, EmulatedChoice, LostKv, ModelChoice, Precision, ServerConfig, SideChannelConfig,
-    TcpChoice, TransportKind,
+    CheckpointChoice, EmulatedChoice, LostKv, ModelChoice, PeerTlsConfig, Precision, ServerConfig,
+    SideChannelConfig, TcpChoice, TransportKind,
 };
 pub use error::ServerError;
+pub use peer_secret::{PeerSecret, PeerSecretError};
 pub use server::{Server, serve};

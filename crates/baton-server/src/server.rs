@@ -5,14 +5,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use axum::serve::ListenerExt;
 use baton_engine::EngineCore;
-use baton_transport::{KvPool, TransportLimits};
+use baton_transport::{KvPool, PeerTls, TransportLimits};
 use baton_types::{EngineId, EngineInfo, EngineName, PoolShape};
 use tokio::net::TcpListener;
 use tokio::runtime;
-use tokio::sync::watch;
-use tokio::task::AbortHandle;
 
 use crate::app::{App, Serving};
 use crate::config::ServerConfig;
@@ -20,19 +17,18 @@ use crate::engine_thread::{EngineThread, Links};
 use crate::error::ServerError;
 use crate::fault::{FaultReporter, Faults, faults};
 use crate::hand_off::Identity;
+use crate::http_front::HttpFront;
 use crate::inbox::{Inbox, inbox};
 use crate::model_loading::{self, Loaded};
+use crate::random;
 use crate::runner_thread::RunnerThread;
-use crate::side_channel::SideChannel;
+use crate::side_channel::{Door, SideChannel};
 use crate::transfer_link::{self, TransferLink};
-use crate::{http, random};
 
 /// Requests that are being read and tokenised, beyond those that the engine holds.
 const READING_REQUESTS: usize = 256;
 /// How often a drain looks whether it is done.
 const DRAIN_POLL: Duration = Duration::from_millis(20);
-/// How long answers may take to leave once the engine is done.
-const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A server whose addresses are known, and which answers nothing yet.
 #[derive(Debug)]
@@ -41,6 +37,7 @@ pub struct Server {
     engine: EngineId,
     http: TcpListener,
     side_channel: TcpListener,
+    door: Door,
 }
 
 /// Serves until `shutdown` resolves, then drains: requests and leases may end, up to the configuration's
@@ -64,7 +61,9 @@ impl Server {
         config.validate()?;
         let name = EngineName::new(config.name.as_str()).map_err(|e| ServerError::Config(e.to_string()))?;
         let side = &config.side_channel;
+        let tls = side.tls.as_ref().map(|files| PeerTls::load(&files.into())).transpose()?;
         Ok(Self {
+            door: Door { tls, secret: side.secret.clone() },
             engine: EngineId::new(name, random::draw_u64()),
             http: listen("HTTP", &config.host, config.port).await?,
             side_channel: listen("the side channel", &side.host, side.port).await?,
@@ -93,15 +92,15 @@ impl Server {
     /// # Errors
     /// As [`serve`].
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), ServerError> {
-        let Self { config, engine, http, side_channel } = self;
+        let Self { config, engine, http, side_channel, door } = self;
         let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let max_requests = (config.max_num_seqs + config.max_waiting) as usize + READING_REQUESTS;
         let app = Arc::new(App::new(max_requests, config.max_body_bytes, started));
-        let front = HttpFront::start(http, app.clone());
+        let front = HttpFront::start(http, app.clone(), config.max_connections as usize);
         let (reporter, mut faults) = faults();
         tokio::pin!(shutdown);
 
-        let start = start(&config, engine, side_channel, &reporter);
+        let start = start(&config, engine, side_channel, door, &reporter);
         let (serving, thread) = tokio::select! {
             started = start => started?,
             () = &mut shutdown => return Ok(()),
@@ -130,63 +129,19 @@ async fn listen(what: &'static str, host: &str, port: u16) -> Result<TcpListener
     bound.map_err(|source| ServerError::Bind { what, host: host.to_owned(), port, source })
 }
 
-/// The HTTP side, from the first moment to the last.
-#[derive(Debug)]
-struct HttpFront {
-    stop: watch::Sender<bool>,
-    task: Option<tokio::task::JoinHandle<()>>,
-    abort: AbortHandle,
-}
-
-impl HttpFront {
-    fn start(listener: TcpListener, app: Arc<App>) -> Self {
-        let (stop, mut stopped) = watch::channel(false);
-        let listener = listener.tap_io(|stream| {
-            // Without it, a streamed token may wait for the acknowledgement of the one before.
-            if let Err(error) = stream.set_nodelay(true) {
-                tracing::debug!(%error, "TCP_NODELAY");
-            }
-        });
-        let served = axum::serve(listener, http::router(app)).with_graceful_shutdown(async move {
-            // An error means that the front itself is gone.
-            let _ = stopped.wait_for(|stop| *stop).await;
-        });
-        let task = tokio::spawn(async move {
-            if let Err(error) = served.await {
-                tracing::error!(%error, "HTTP ended");
-            }
-        });
-        Self { stop, abort: task.abort_handle(), task: Some(task) }
-    }
-
-    /// Lets answers that are complete leave.
-    async fn finish(mut self) {
-        // The task still listens for it.
-        let _ = self.stop.send(true);
-        if let Some(task) = self.task.take() {
-            let _ = tokio::time::timeout(FAREWELL, task).await;
-        }
-    }
-}
-
-impl Drop for HttpFront {
-    fn drop(&mut self) {
-        self.abort.abort();
-    }
-}
-
 /// Loads the model and starts the threads.
 async fn start(
     config: &ServerConfig,
     engine: EngineId,
     side_channel: TcpListener,
+    door: Door,
     reporter: &FaultReporter,
 ) -> Result<(Serving, EngineThread), ServerError> {
     let loading = config.clone();
     let loaded = tokio::task::spawn_blocking(move || model_loading::load(&loading)).await;
     let loaded = loaded.map_err(|error| ServerError::Model(format!("loading failed: {error}")))??;
 
-    let transport = transfer_link::open(config, engine.clone(), loaded.region.clone(), None)?;
+    let transport = transfer_link::open(config, engine.clone(), loaded.region.clone(), door.tls.clone())?;
     let block_units = config.block_tokens / config.unit_tokens();
     let pool = KvPool::new(loaded.layout.clone(), loaded.blocks, block_units)
         .map_err(|error| ServerError::Config(error.to_string()))?;
@@ -198,11 +153,16 @@ async fn start(
     let links = Links {
         runner: RunnerThread::spawn(loaded.runner, inbox.clone(), reporter).map_err(ServerError::Thread)?,
         transfer: TransferLink::spawn(transport, pool, inbox.clone())?,
-        side_channel: SideChannel::start(side_channel, inbox.clone()),
+        side_channel: SideChannel::start(
+            side_channel,
+            door,
+            config.side_channel.max_connections as usize,
+            inbox.clone(),
+        ),
     };
     let core = EngineCore::new(core_config);
-    let thread =
-        EngineThread::spawn(core, links, inbox.clone(), items, reporter).map_err(ServerError::Thread)?;
+    let thread = EngineThread::spawn(engine.name.clone(), core, links, inbox.clone(), items, reporter)
+        .map_err(ServerError::Thread)?;
     let serving = Serving {
         inbox,
         vocab: loaded.vocab,

@@ -1,25 +1,30 @@
 //! The side channel: protocol messages between engines over TCP. A frame is its length in bytes (u32,
 //! little-endian) and its payload. Nothing here knows what a message means.
 
+mod challenge;
 mod connection;
+mod door;
+mod places;
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use baton_proto::{ConnId, Input, Message, PeerAddress, codec};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::inbox::Inbox;
 use connection::FrameSender;
+pub(crate) use door::Door;
+use door::PeerStream;
+use places::{Place, Places};
 
-/// Connections that others opened; beyond that they are closed as they come.
-const MAX_ACCEPTED: usize = 4096;
 /// Dials under way; more wait for their turn.
 const MAX_DIALS: usize = 64;
 const DIAL_TIMEOUT: Duration = Duration::from_secs(3);
@@ -28,6 +33,8 @@ const DIAL_TIMEOUT: Duration = Duration::from_secs(3);
 const RECEIVED_BUDGET_BYTES: usize = 16 * codec::MAX_FRAME_BYTES;
 /// How long to wait when the operating system gives no socket.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How often the log says that connections are closed for want of room.
+const TELL_AGAIN: Duration = Duration::from_secs(1);
 
 /// The engine thread's hold on the side channel. No call waits. Dropping it ends the listener and, once what
 /// is queued is written, every connection.
@@ -41,8 +48,9 @@ pub(crate) struct SideChannel {
 struct Shared {
     inbox: Inbox,
     table: Mutex<Table>,
+    door: Door,
     next_conn: AtomicU64,
-    accepted: Arc<Semaphore>,
+    places: Arc<Places>,
     dials: Semaphore,
     received: Arc<Semaphore>,
     runtime: runtime::Handle,
@@ -56,13 +64,14 @@ struct Table {
 }
 
 impl SideChannel {
-    /// Starts to accept connections from `listener`.
-    pub fn start(listener: TcpListener, inbox: Inbox) -> Self {
+    /// Starts to accept connections from `listener`, as many as `max_accepted` at a time.
+    pub fn start(listener: TcpListener, door: Door, max_accepted: usize, inbox: Inbox) -> Self {
         let shared = Arc::new(Shared {
             inbox,
             table: Mutex::default(),
+            door,
             next_conn: AtomicU64::new(0),
-            accepted: Arc::new(Semaphore::new(MAX_ACCEPTED)),
+            places: Places::new(max_accepted),
             dials: Semaphore::new(MAX_DIALS),
             received: Arc::new(Semaphore::new(RECEIVED_BUDGET_BYTES)),
             runtime: runtime::Handle::current(),
@@ -77,19 +86,15 @@ impl SideChannel {
         self.shared.runtime.spawn(async move {
             // The semaphore is never closed; if it were, there would be nobody to answer.
             let Ok(turn) = shared.dials.acquire().await else { return };
-            let connect = TcpStream::connect((address.host.as_str(), address.port));
-            let connected = timeout(DIAL_TIMEOUT, connect).await.unwrap_or_else(|late| Err(late.into()));
+            let entered = shared.enter(&address).await;
             drop(turn);
-            match connected {
-                Ok(stream) => {
+            match entered {
+                Some(stream) => {
                     let conn = shared.number();
                     let input = Input::Connected { address, conn };
                     shared.open(stream, conn, input, None).await;
                 }
-                Err(error) => {
-                    tracing::info!(peer = %address.engine, host = address.host, port = address.port, %error, "dial failed");
-                    shared.tell(Input::DialFailed { address }).await;
-                }
+                None => shared.tell(Input::DialFailed { address }).await,
             }
         });
     }
@@ -136,18 +141,45 @@ impl Shared {
         self.inbox.send(baton_engine::Input::Proto(input)).await;
     }
 
+    /// Connects to a peer and shakes hands with it, as far as the operator asks for that.
+    async fn enter(&self, address: &PeerAddress) -> Option<Box<dyn PeerStream>> {
+        let (peer, host, port) = (&address.engine, address.host.as_str(), address.port);
+        let connect = TcpStream::connect((host, port));
+        match timeout(DIAL_TIMEOUT, connect).await.unwrap_or_else(|late| Err(late.into())) {
+            Ok(stream) => {
+                without_delay(&stream);
+                let entered = self.door.enter(stream, host).await;
+                entered
+                    .inspect_err(|why| tracing::warn!(%peer, host, port, %why, "a peer is not trusted, or does not trust us"))
+                    .ok()
+            }
+            Err(error) => {
+                tracing::info!(%peer, host, port, %error, "dial failed");
+                None
+            }
+        }
+    }
+
+    /// Lets one in that dialled us.
+    async fn admit(self: Arc<Self>, stream: TcpStream, place: Place) {
+        without_delay(&stream);
+        match self.door.admit(stream).await {
+            Ok(stream) => {
+                let conn = self.number();
+                self.open(stream, conn, Input::Accepted { conn }, Some(place)).await;
+            }
+            Err(why) => tracing::warn!(from = %place.from, %why, "a peer is turned away"),
+        }
+    }
+
     /// Tells the engine of a new connection by `opened` and carries it to its end.
     async fn open(
         self: &Arc<Self>,
-        stream: TcpStream,
+        stream: Box<dyn PeerStream>,
         conn: ConnId,
         opened: Input,
-        place: Option<OwnedSemaphorePermit>,
+        place: Option<Place>,
     ) {
-        // Without it, a small message may wait for the acknowledgement of the one before.
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(?conn, %error, "TCP_NODELAY");
-        }
         let (sender, queue) = connection::frames();
         {
             let mut table = self.table();
@@ -160,9 +192,12 @@ impl Shared {
         self.tell(opened).await;
         let shared = self.clone();
         self.runtime.spawn(async move {
-            if let Err(error) = connection::carry(stream, conn, queue, &shared.inbox, &shared.received).await
-            {
-                tracing::debug!(?conn, %error, "a connection of the side channel broke");
+            match connection::carry(stream, conn, queue, &shared.inbox, &shared.received).await {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    tracing::warn!(?conn, %error, "a peer breaks the protocol; its connection is closed");
+                }
+                Err(error) => tracing::debug!(?conn, %error, "a connection of the side channel broke"),
             }
             shared.table().conns.remove(&conn);
             shared.tell(Input::Closed { conn }).await;
@@ -171,16 +206,27 @@ impl Shared {
     }
 }
 
+/// Without a delay that saves packets, or a small message may wait for the acknowledgement of the one before.
+fn without_delay(stream: &TcpStream) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "TCP_NODELAY");
+    }
+}
+
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    let mut told = None;
     loop {
         match listener.accept().await {
             Ok((stream, from)) => {
-                let Ok(place) = shared.accepted.clone().try_acquire_owned() else {
-                    tracing::warn!(%from, "too many connections on the side channel; one is closed");
+                let Some(place) = shared.places.take(from) else {
+                    // Not for each of them: whoever opens thousands would fill the log as well.
+                    if told.is_none_or(|at: Instant| at.elapsed() >= TELL_AGAIN) {
+                        tracing::warn!(%from, "too many connections on the side channel; some are closed");
+                        told = Some(Instant::now());
+                    }
                     continue;
                 };
-                let conn = shared.number();
-                shared.open(stream, conn, Input::Accepted { conn }, Some(place)).await;
+                tokio::spawn(shared.clone().admit(stream, place));
             }
             Err(error) => {
                 tracing::warn!(%error, "the side channel cannot accept");
@@ -216,7 +262,7 @@ mod tests {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let (inbox, items) = inbox(runtime::Handle::current());
-        (SideChannel::start(listener, inbox), items, port)
+        (SideChannel::start(listener, Door::default(), 100, inbox), items, port)
     }
 
     #[tokio::test]

@@ -20,6 +20,8 @@
 mod config;
 mod door;
 mod frame;
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
 mod incoming;
 mod lane;
 mod memory;

@@ -2,6 +2,7 @@
 
 mod args;
 mod chat;
+mod descriptors;
 mod http;
 mod log;
 mod model;

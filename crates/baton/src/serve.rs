@@ -2,22 +2,52 @@
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use baton_server::{
-    CheckpointChoice, EmulatedChoice, ModelChoice, ServerConfig, SideChannelConfig, TcpChoice,
+    CheckpointChoice, EmulatedChoice, ModelChoice, PeerSecret, PeerTlsConfig, ServerConfig,
+    SideChannelConfig, TcpChoice,
 };
 use baton_types::KvDtype;
 
 use crate::args::{ByteSize, EngineArgs, KvType, LostKv, Precision, ServeArgs, TransportKind};
-use crate::{model, signals};
+use crate::{descriptors, model, signals};
+
+/// Holds the secret itself. No flag does: arguments are for every user of the machine to read.
+pub const PEER_SECRET: &str = "BATON_PEER_SECRET";
 
 /// # Errors
 /// If the engine cannot start, or a fault ends it.
 pub async fn serve(args: &ServeArgs) -> Result<ExitCode> {
     // Nothing else runs yet that a download could hold up, and until it is done Ctrl-C ends the process by itself.
     model::fetch_all(&args.engine)?;
-    baton_server::serve(config(args), signals::shutdown()?).await?;
+    let mut config = config(args);
+    config.side_channel.secret = peer_secret(&args.engine)?;
+    // HTTP and side channel leave half of the descriptors to everything else.
+    let most = u32::try_from(descriptors::raise_limit() / 4).unwrap_or(u32::MAX).max(1);
+    for max in [&mut config.max_connections, &mut config.side_channel.max_connections] {
+        *max = (*max).min(most);
+    }
+    baton_server::serve(config, signals::shutdown()?).await?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The file's, else the environment's.
+fn peer_secret(engine: &EngineArgs) -> Result<Option<PeerSecret>> {
+    if let Some(path) = &engine.peer_secret_file {
+        return Ok(Some(PeerSecret::read(path)?));
+    }
+    let Some(text) = std::env::var_os(PEER_SECRET) else { return Ok(None) };
+    Ok(Some(PeerSecret::new(text.as_encoded_bytes()).context(PEER_SECRET)?))
+}
+
+fn peer_tls(engine: &EngineArgs) -> Option<PeerTlsConfig> {
+    // Clap takes them only together.
+    Some(PeerTlsConfig {
+        certificate: engine.peer_tls_cert.clone()?,
+        key: engine.peer_tls_key.clone()?,
+        authorities: engine.peer_tls_ca.clone()?,
+        name: engine.peer_tls_name.clone(),
+    })
 }
 
 fn model_choice(engine: &EngineArgs) -> ModelChoice {
@@ -48,6 +78,8 @@ fn config(args: &ServeArgs) -> ServerConfig {
             host: args.host.to_string(),
             port: args.side_channel_port,
             advertised_host: args.advertise_host.clone(),
+            tls: peer_tls(engine),
+            ..SideChannelConfig::default()
         },
         model: model_choice(engine),
         served_model_name: engine.served_model_name.clone(),

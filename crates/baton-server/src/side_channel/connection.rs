@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use baton_proto::{ConnId, Input, codec};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
+use super::door::{PeerStream, unexpected_opening};
 use crate::inbox::Inbox;
 
 /// Frames that wait to be written on one connection, and their bytes; one that does not fit closes the
@@ -59,13 +59,13 @@ impl FrameSender {
 
 /// Reads and writes until the peer closes, the queue's sender is dropped, or something is wrong.
 pub(super) async fn carry(
-    mut stream: TcpStream,
+    stream: Box<dyn PeerStream>,
     conn: ConnId,
     queue: FrameQueue,
     inbox: &Inbox,
     received: &Arc<Semaphore>,
 ) -> io::Result<()> {
-    let (reader, writer) = stream.split();
+    let (reader, writer) = tokio::io::split(stream);
     tokio::select! {
         read = read_frames(BufReader::new(reader), conn, inbox, received) => read,
         written = write_frames(writer, queue) => written,
@@ -101,9 +101,11 @@ async fn read_frame(stream: &mut (impl AsyncRead + Unpin), limit: usize) -> io::
     let rest = async {
         let mut len = [first, 0, 0, 0];
         stream.read_exact(&mut len[1..]).await?;
+        let opening = unexpected_opening(len);
         let len = u32::from_le_bytes(len);
         if len as usize > limit {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a frame of {len} bytes")));
+            let why = opening.map_or_else(|| format!("it sends a frame of {len} bytes"), str::to_owned);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         let mut frame = Vec::new();
         stream.take(u64::from(len)).read_to_end(&mut frame).await?;

@@ -3,8 +3,10 @@
 mod alone;
 mod api;
 mod checkpoint;
+mod crowd;
 mod faults;
 mod hand_off;
 mod harness;
 mod lifecycle;
 mod text;
+mod trust;

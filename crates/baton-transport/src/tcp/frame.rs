@@ -41,8 +41,8 @@ pub(super) const MAX_READS: usize = 8;
 /// Posts of one path that have begun and not ended, at most.
 pub(super) const MAX_OPEN_POSTS: usize = 1024;
 
-const HEAD: usize = 24;
-const CRC_AT: usize = 20;
+pub(super) const HEAD: usize = 24;
+pub(super) const CRC_AT: usize = 20;
 const RUN: usize = 12;
 /// Longer than a Hello or a notification can be.
 const MAX_BODY: usize = 512;

@@ -1,5 +1,7 @@
 //! What an engine can be told, by `baton serve` and for each of its engines by `baton up`.
 
+use std::path::PathBuf;
+
 use baton_model::CostProfile;
 use clap::builder::{BoolishValueParser, PossibleValuesParser};
 use clap::{Args, Parser, ValueEnum};
@@ -97,6 +99,23 @@ pub struct EngineArgs {
     /// Most sequences whose KV is on its way from a peer
     #[arg(long, value_name = "N", default_value_t = 64, help_heading = "Hand-off")]
     pub max_receiving: u32,
+
+    /// File with a secret of at least 16 bytes that all engines of a system share; without it whoever reaches the side
+    /// channel may speak [else: the secret itself in BATON_PEER_SECRET]
+    #[arg(long, value_name = "FILE", help_heading = "Trust between engines")]
+    pub peer_secret_file: Option<PathBuf>,
+    /// This engine's certificate for the side channel (PEM); on every engine of a system, or on none
+    #[arg(long, value_name = "FILE", requires_all = ["peer_tls_key", "peer_tls_ca"], help_heading = "Trust between engines")]
+    pub peer_tls_cert: Option<PathBuf>,
+    /// The key of that certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "peer_tls_cert", help_heading = "Trust between engines")]
+    pub peer_tls_key: Option<PathBuf>,
+    /// The authorities that issue certificates to engines, and to nobody else (PEM)
+    #[arg(long, value_name = "FILE", requires = "peer_tls_cert", help_heading = "Trust between engines")]
+    pub peer_tls_ca: Option<PathBuf>,
+    /// Name that every engine's certificate is issued to [default: the host that is dialled]
+    #[arg(long, value_name = "NAME", requires = "peer_tls_cert", help_heading = "Trust between engines")]
+    pub peer_tls_name: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -177,6 +196,16 @@ impl EngineArgs {
         argv.extend(self.kv_memory.map(|size| format!("--kv-memory={size}")));
         argv.extend(self.max_model_len.map(|tokens| format!("--max-model-len={tokens}")));
         argv.extend(self.threads.map(|threads| format!("--threads={threads}")));
+        // Paths and names only: a secret itself is in no argument, which every user of the machine could read.
+        let files = [
+            ("peer-secret-file", &self.peer_secret_file),
+            ("peer-tls-cert", &self.peer_tls_cert),
+            ("peer-tls-key", &self.peer_tls_key),
+            ("peer-tls-ca", &self.peer_tls_ca),
+        ];
+        let said = files.into_iter().filter_map(|(flag, path)| Some((flag, path.as_ref()?)));
+        argv.extend(said.map(|(flag, path)| format!("--{flag}={}", path.display())));
+        argv.extend(self.peer_tls_name.as_ref().map(|name| format!("--peer-tls-name={name}")));
         argv
     }
 }

@@ -229,6 +229,11 @@ mod tests {
             "--heartbeat=6s",
             "--register-timeout=7s",
             "--max-receiving=65",
+            "--peer-secret-file=/secret",
+            "--peer-tls-cert=/cert",
+            "--peer-tls-key=/key",
+            "--peer-tls-ca=/ca",
+            "--peer-tls-name=engine",
         ];
         let routing = [
             "--strategy=pull",

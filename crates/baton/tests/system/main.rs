@@ -1,7 +1,9 @@
 //! The binary as its users meet it: whole systems of real processes, with the emulated model.
 
 mod chat;
+mod different_sides;
 mod kills;
 mod program;
 mod same_words;
+mod trust;
 mod up;
