@@ -154,12 +154,21 @@ pub fn assert_gone(places: &[Place], limit: Duration) {
 
 /// The whole answer to a POST, headers included.
 pub fn post(url: &str, path: &str, body: &str) -> String {
+    request(url, "POST", path, body)
+}
+
+/// The same of a GET.
+pub fn get(url: &str, path: &str) -> String {
+    request(url, "GET", path, "")
+}
+
+fn request(url: &str, method: &str, path: &str, body: &str) -> String {
     let host = url.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(host).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let length = body.len();
     let head = format!(
-        "POST {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-type: application/json\r\n"
+        "{method} {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-type: application/json\r\n"
     );
     stream.write_all(format!("{head}content-length: {length}\r\n\r\n{body}").as_bytes()).unwrap();
     let mut answer = String::new();

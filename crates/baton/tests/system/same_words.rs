@@ -14,7 +14,7 @@ const LENGTHS: [usize; 30] = [
 ];
 
 /// Token ids that a length and a number determine; every second prompt begins as the longest one does.
-fn prompts(first: u32, vocab: u32) -> Vec<Vec<u32>> {
+pub fn prompts(first: u32, vocab: u32) -> Vec<Vec<u32>> {
     let token = |of: u64, at: usize| {
         let mixed = (of * 1_000_003 + at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
         first + (mixed % u64::from(vocab - first)) as u32
@@ -35,17 +35,19 @@ fn answer(url: &str, prompt: &[u32]) -> Vec<u64> {
     ids
 }
 
+/// All prompts at once.
+pub fn ask_all(system: &System, prompts: &[Vec<u32>]) -> Vec<Vec<u64>> {
+    let url = system.url();
+    thread::scope(|scope| {
+        let asked: Vec<_> = prompts.iter().map(|prompt| scope.spawn(|| answer(&url, prompt))).collect();
+        asked.into_iter().map(|asked| asked.join().unwrap()).collect()
+    })
+}
+
 /// All prompts at once, and all of them again.
 fn answers(flags: &[&str], prompts: &[Vec<u32>]) -> [Vec<Vec<u64>>; 2] {
     let system = System::start(flags);
-    let url = system.url();
-    let pass = || {
-        thread::scope(|scope| {
-            let asked: Vec<_> = prompts.iter().map(|prompt| scope.spawn(|| answer(&url, prompt))).collect();
-            asked.into_iter().map(|asked| asked.join().unwrap()).collect::<Vec<_>>()
-        })
-    };
-    let both = [pass(), pass()];
+    let both = [ask_all(&system, prompts), ask_all(&system, prompts)];
     system.signal(Signal::TERM);
     assert_eq!(system.wait().0.code(), Some(0));
     both
