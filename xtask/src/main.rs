@@ -25,7 +25,7 @@ enum Chore {
     Tidy,
     /// Everything that a change must pass: tidy, all tests, the simulator, the deliberate bugs
     Ci,
-    /// The simulator: `cargo x sim --seeds 5000`, `cargo x sim --seed 7 --log`, `cargo x sim --mutants`
+    /// The simulator: `cargo x sim --seeds 5000`, `--seed 7 --log`, `--shrink 7`, `--scenario FILE`, `--mutants`
     Sim {
         /// Handed to the simulator; `--help` lists them
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

@@ -12,8 +12,8 @@ use crate::order::{Order, PULL, PUSH};
 use crate::registration::{Registration, Wants};
 use crate::timer::Reason;
 
-/// A reader's clock may be slower than the source's by one part in so many. Clocks of computers differ by a thousandth of that, but
-/// a virtual machine's may be slowed down while its host catches up.
+/// A reader's clock may be slower than the source's by one part in so many: far more than clocks of computers differ, but a virtual
+/// machine's may be slowed down while it catches up.
 const CLOCK_MARGIN: u32 = 15;
 
 #[derive(Clone, Debug)]
@@ -457,4 +457,28 @@ pub(crate) struct Claim {
     pub first_unit: usize,
     pub chain: Vec<BlockHash>,
     pub early: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use baton_types::{EngineId, EngineName, KvDtype, PoolShape};
+
+    use super::*;
+    use crate::{Compat, Config};
+
+    #[test]
+    fn a_reader_with_a_slow_clock_stops_before_the_lease_ends() {
+        for lease_ms in [30, 301, 3_000, 29_999, 30_000] {
+            let engine = EngineId::new(EngineName::new("p").unwrap(), 1);
+            let lease = Duration::from_millis(lease_ms);
+            let shape = PoolShape::whole_blocks(1, KvDtype::F32);
+            let config =
+                Config { lease, heartbeat: lease / 3, ..Config::new(engine, Compat([0; 16]), vec![], shape) };
+            let granted = Duration::from(Endpoint::new(config).granted_time(Time::from_millis(7)));
+            // What 14 shows on the reader's clock takes 15 on the source's.
+            assert!(granted * 15 <= lease * 14 && granted * 16 > lease * 14, "{granted:?} of {lease:?}");
+        }
+    }
 }

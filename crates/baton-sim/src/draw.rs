@@ -98,10 +98,10 @@ fn draw_faults(random: &mut Random) -> FaultRates {
     for fault in Fault::ALL {
         if random.chance(300) {
             let most = match fault {
-                Fault::Spike | Fault::FrameGarbled => 60,
-                Fault::StepFails => 20,
-                Fault::LegLost | Fault::FrameLost => 100,
-                Fault::RouterCrash => 30,
+                Fault::StepFails | Fault::RouterCrash => 20,
+                // What stops much at once, so that something is left to go wrong.
+                Fault::Spike | Fault::FrameGarbled | Fault::Crash | Fault::Drain | Fault::Stranger => 60,
+                Fault::LegLost | Fault::LegRefused | Fault::FrameLost | Fault::Split => 100,
                 _ => 250,
             };
             let rate = if random.chance(500) { random.skewed(1..most) } else { random.within(1..most) };

@@ -126,7 +126,7 @@ fn report_one(result: Result<Outcome, Box<Failed>>) -> ExitCode {
 fn run_seeds(config: &SimConfig, args: &Args) -> Result<ExitCode, String> {
     let started = Instant::now();
     let (mut total, mut calm, mut done) = (Tally::default(), 0u64, 0u64);
-    let mut failures: Vec<Box<Failed>> = Vec::new();
+    let mut failures: Vec<Failed> = Vec::new();
     many(config, args.seeds.clone(), args.threads, |_, result| {
         done += 1;
         match result {
@@ -134,7 +134,7 @@ fn run_seeds(config: &SimConfig, args: &Args) -> Result<ExitCode, String> {
                 calm += u64::from(outcome.calm);
                 total.merge(&outcome.tally);
             }
-            Err(failed) => failures.push(failed),
+            Err(failed) => failures.push(*failed),
         }
         if done.is_multiple_of(100) {
             eprint!("\r{done} seeds, {} failed", failures.len());
@@ -150,7 +150,7 @@ fn run_seeds(config: &SimConfig, args: &Args) -> Result<ExitCode, String> {
 }
 
 /// The first failure in full and as small as it gets, and all of them by what they say.
-fn report(config: &SimConfig, args: &Args, failures: Vec<Box<Failed>>) -> Result<ExitCode, String> {
+fn report(config: &SimConfig, args: &Args, failures: Vec<Failed>) -> Result<ExitCode, String> {
     let mut kinds: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for failed in &failures {
         let kind = failed.why.chars().filter(|c| !c.is_ascii_hexdigit()).take(60).collect();
@@ -158,7 +158,7 @@ fn report(config: &SimConfig, args: &Args, failures: Vec<Box<Failed>>) -> Result
     }
     let Some(first) = failures.into_iter().next() else { return Ok(ExitCode::SUCCESS) };
     println!("\n{first}\n");
-    let code = report_least(config, args, *first);
+    let code = report_least(config, args, first);
     for (kind, seeds) in kinds {
         println!("{:5} x {kind:?}: seeds {:?}", seeds.len(), &seeds[..seeds.len().min(8)]);
     }

@@ -39,8 +39,8 @@ impl World {
         self.split = Split { until: self.now + lasts, side };
         let across: Vec<ConnId> =
             self.wires.pairs().filter(|pair| self.is_apart(pair)).map(|pair| pair.0).collect();
-        for conn in across.into_iter().filter(|_| self.scenario.network.split_breaks).collect::<Vec<_>>() {
-            self.break_off(conn, true);
+        if self.scenario.network.split_breaks {
+            across.into_iter().for_each(|conn| self.break_off(conn, true));
         }
         true
     }

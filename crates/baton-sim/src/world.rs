@@ -15,7 +15,7 @@ use crate::front::{Front, LegAsk, LegNews, Line, Probe};
 use crate::ledger::Ledger;
 use crate::log::Log;
 use crate::node::{Life, Node, letter};
-use crate::queue::{Queue, Slot};
+use crate::queue::Queue;
 use crate::random::Random;
 use crate::scenario::Scenario;
 use crate::split::Split;
@@ -177,30 +177,28 @@ impl World {
 
     fn step_event(&mut self) {
         let (slot, event) = self.queue.pop().expect("just seen");
-        if let Some(node) = event.heard_at()
-            && self.nodes[node].paused_until > slot.0
-        {
-            let until = self.nodes[node].paused_until;
-            return self.queue.put_off(slot, until, event);
+        let Some(until) = self.waits_until(slot.0, &event) else {
+            self.now = self.now.max(slot.0);
+            return self.happen(event);
+        };
+        if let Event::News { line, .. } = event {
+            self.now = self.now.max(slot.0);
+            self.tell_router(baton_routing::Input::LegBlocked { leg: line.leg });
         }
-        self.now = self.now.max(slot.0);
-        match event {
-            Event::News { line, news } => self.news(slot, line, news),
-            event => self.happen(event),
-        }
+        self.queue.put_off(slot, until, event);
     }
 
-    /// News of a leg: what is for a client who takes nothing waits for it, and the router says so.
-    fn news(&mut self, slot: Slot, line: Line, news: LegNews) {
-        let client = self.front.open(line).map(|open| &self.clients[open.client]);
-        let stalled = client.filter(|client| client.attached == Some(line) && client.stalled_until > slot.0);
-        match stalled.map(|client| client.stalled_until) {
-            Some(until) => {
-                self.queue.put_off(slot, until, Event::News { line, news });
-                self.tell_router(baton_routing::Input::LegBlocked { leg: line.leg });
+    /// Until when an event must wait, if it must: for a process that is paused, or for a client who takes nothing of its answer.
+    fn waits_until(&self, at: Time, event: &Event) -> Option<Time> {
+        let paused = event.heard_at().map(|node| self.nodes[node].paused_until);
+        let stalled = match event {
+            Event::News { line, .. } => {
+                let client = self.front.open(*line).map(|open| &self.clients[open.client]);
+                client.filter(|client| client.attached == Some(*line)).map(|client| client.stalled_until)
             }
-            None => self.leg_news(line, news),
-        }
+            _ => None,
+        };
+        paused.or(stalled).filter(|until| *until > at)
     }
 
     /// The earliest timer of a core, and whose it is: a node's, or the router's.
