@@ -32,6 +32,7 @@ fn config(args: &RouteArgs) -> RouterConfig {
         strategy: match routing.strategy {
             Strategy::None => baton_router::Strategy::None,
             Strategy::Pull => baton_router::Strategy::Pull,
+            Strategy::EarlyPull => baton_router::Strategy::EarlyPull,
             Strategy::Push => baton_router::Strategy::Push,
         },
         policy: match routing.policy {

@@ -50,6 +50,8 @@ pub enum Strategy {
     Push,
     /// Decode reads the blocks when prefill has finished
     Pull,
+    /// Decode reads finished chunks while prefill computes the next
+    EarlyPull,
     /// No hand-off: one engine does both
     None,
 }

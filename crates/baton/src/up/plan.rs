@@ -56,7 +56,7 @@ fn roles(args: &UpArgs) -> Vec<(EngineRole, u32)> {
     let numbered = |role, count| (0..count).map(move |index| (role, index));
     match args.routing.strategy {
         Strategy::None => vec![(EngineRole::Both, 0)],
-        Strategy::Push | Strategy::Pull => numbered(EngineRole::Prefill, args.prefill)
+        Strategy::Push | Strategy::Pull | Strategy::EarlyPull => numbered(EngineRole::Prefill, args.prefill)
             .chain(numbered(EngineRole::Decode, args.decode))
             .collect(),
     }

@@ -57,7 +57,7 @@ fn assert_same_words(model: &[&str], prompts: &[Vec<u32>]) {
     let with = |strategy| answers(&[model, &["--strategy", strategy]].concat(), prompts);
     let [alone, warm] = with("none");
     assert_eq!(alone, warm, "a warm prefix cache changes nothing");
-    for strategy in ["pull", "push"] {
+    for strategy in ["pull", "early-pull", "push"] {
         for (pass, words) in with(strategy).into_iter().enumerate() {
             for (i, (one, two)) in alone.iter().zip(&words).enumerate() {
                 assert_eq!(one, two, "{strategy}, pass {pass}, prompt of {} tokens", LENGTHS[i]);
