@@ -10,7 +10,7 @@ use ureq::http::Response;
 use ureq::{Agent, Body};
 
 /// Longer than any answer takes, whatever happens to the processes meanwhile.
-pub const PATIENCE: Duration = Duration::from_secs(90);
+pub const PATIENCE: Duration = Duration::from_secs(150);
 const MAX_EVENT_BYTES: usize = 1 << 20;
 
 /// One greedy completion.
