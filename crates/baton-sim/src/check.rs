@@ -14,7 +14,7 @@ impl World {
         let asker = &self.clients[client];
         let (received, state) = (asker.received.len(), asker.state);
         assert_eq!(state, ClientState::Waiting, "r{client} ends twice");
-        let shortest = self.nodes.iter().map(|node| node.max_len(&self.scenario.layout)).min();
+        let shortest = self.nodes.iter().map(|node| node.max_len()).min();
         let least = shortest.map_or(0, |max_len| asker.answer_len(max_len.max(asker.prompt.len() + 1)));
         assert!(
             received == asker.expected.len() || (received >= least && self.cut_short(client)),
@@ -27,7 +27,7 @@ impl World {
     /// Whether the answer is as long as one engine's limit lets it be.
     fn cut_short(&self, client: usize) -> bool {
         let asker = &self.clients[client];
-        let lens = self.nodes.iter().map(|node| node.max_len(&self.scenario.layout));
+        let lens = self.nodes.iter().map(|node| node.max_len());
         lens.filter(|max_len| *max_len > asker.prompt.len())
             .any(|max_len| asker.answer_len(max_len) == asker.received.len())
     }
