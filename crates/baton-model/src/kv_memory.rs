@@ -1,11 +1,13 @@
 //! The KV pool as runners see it: one registered region, cut into blocks of a given layout.
 #![allow(unsafe_code)]
 
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use baton_engine::{BatchEntry, RunnerError};
-use baton_types::{BlockId, KvLayout, MemoryRegion};
+use baton_types::{BlockId, KvDtype, KvLayout, MemoryRegion, UnitId};
+use half::{bf16, f16};
 
 #[cfg(feature = "checkpoints")]
 use crate::kernels::aligned::Buffer;
@@ -141,6 +143,69 @@ impl KvMemory {
         })
     }
 
+    /// Some heads of a unit, whatever the ranks and the type, as `[layer][k, v][kv_head][token][head_dim]`. For the simulator;
+    /// the caller must own the block.
+    ///
+    /// # Panics
+    /// If the unit or a head is outside the pool, or elements are no floats.
+    pub fn read_unit(&self, unit: UnitId, block_units: u32, heads: Range<usize>) -> Vec<f32> {
+        let mut out = Vec::new();
+        self.each_of_unit(unit, block_units, heads, |element| {
+            // SAFETY: an element of the pool, aligned as the type wants it.
+            out.push(unsafe {
+                match self.layout.dtype {
+                    KvDtype::F32 => element.cast::<f32>().read(),
+                    KvDtype::F16 => element.cast::<f16>().read().to_f32(),
+                    KvDtype::Bf16 => element.cast::<bf16>().read().to_f32(),
+                    KvDtype::U8 => panic!("bytes are no floats"),
+                }
+            });
+        });
+        out
+    }
+
+    /// Overwrites what [`KvMemory::read_unit`] gives.
+    ///
+    /// # Panics
+    /// As there, or if there are not so many values.
+    pub fn write_unit(&self, unit: UnitId, block_units: u32, heads: Range<usize>, values: &[f32]) {
+        let mut values = values.iter();
+        self.each_of_unit(unit, block_units, heads, |element| {
+            let value = *values.next().expect("a value for each element");
+            // SAFETY: as in `read_unit`.
+            unsafe {
+                match self.layout.dtype {
+                    KvDtype::F32 => element.cast::<f32>().write(value),
+                    KvDtype::F16 => element.cast::<f16>().write(f16::from_f32(value)),
+                    KvDtype::Bf16 => element.cast::<bf16>().write(bf16::from_f32(value)),
+                    KvDtype::U8 => panic!("bytes are no floats"),
+                }
+            }
+        });
+        assert!(values.next().is_none(), "a value for each element");
+    }
+
+    fn each_of_unit(
+        &self,
+        unit: UnitId,
+        block_units: u32,
+        heads: Range<usize>,
+        mut f: impl FnMut(NonNull<u8>),
+    ) {
+        let (block, part) = (BlockId(unit.0 / block_units), (unit.0 % block_units) as usize);
+        let (bytes, run_bytes) =
+            (self.layout.dtype.bytes(), self.layout.head_run_bytes() / block_units as usize);
+        for (layer, is_v) in (0..self.layout.layers as usize).flat_map(|layer| [(layer, 0), (layer, 1)]) {
+            for head in heads.clone() {
+                let run = self.head_run(block, layer, is_v, head);
+                // SAFETY: a block's run has `block_units` times `run_bytes`.
+                let elements =
+                    (0..run_bytes).step_by(bytes).map(|at| unsafe { run.add(part * run_bytes + at) });
+                elements.for_each(&mut f);
+            }
+        }
+    }
+
     /// Refuses an entry that does not fit the pool: no tokens, a table that is too short, or a block that is not there.
     pub fn check_entry(&self, entry: &BatchEntry) -> Result<(), RunnerError> {
         let needed = self.layout.blocks_for(entry.end());
@@ -160,7 +225,7 @@ impl KvMemory {
 
 #[cfg(test)]
 mod tests {
-    use baton_types::{HeapRegion, KvDtype, KvOrder, SeqId, TokenId};
+    use baton_types::{HeapRegion, KvOrder, SeqId, TokenId};
 
     use super::*;
 
@@ -192,6 +257,27 @@ mod tests {
         let table = [4, 0, 2].map(BlockId);
         let want = table.map(|block| memory.head_run(block, 1, 1, 2));
         assert_eq!(memory.head_runs(&table, 1, 1, 2).collect::<Vec<_>>(), want);
+    }
+
+    #[test]
+    fn a_unit_is_its_part_of_every_run_of_its_block() {
+        for (ranks, dtype) in [(1, KvDtype::F32), (3, KvDtype::F16), (3, KvDtype::Bf16)] {
+            let memory = memory(KvLayout { dtype, ..layout(ranks) }, 3).unwrap();
+            let (units, len) = (6u32, 2 * 2 * 3 * 2 * 8);
+            let values = |unit: u32, heads: usize| {
+                (0..len / 3 * heads).map(move |i| (i % 100) as f32 + 0.25 * unit as f32).collect::<Vec<_>>()
+            };
+            (0..units).for_each(|unit| memory.write_unit(UnitId(unit), 2, 0..3, &values(unit, 3)));
+            for unit in 0..units {
+                assert_eq!(memory.read_unit(UnitId(unit), 2, 0..3), values(unit, 3));
+            }
+            memory.write_unit(UnitId(3), 2, 1..2, &values(5, 1));
+            let heads = [0..1, 1..2, 2..3].map(|heads| memory.read_unit(UnitId(3), 2, heads));
+            assert_eq!(heads[1], values(5, 1));
+            let old: Vec<f32> = values(3, 3).chunks_exact(16).step_by(3).flatten().copied().collect();
+            assert_eq!(heads[0], old, "other heads stay");
+            assert_eq!(memory.read_unit(UnitId(2), 2, 0..3), values(2, 3), "and so do other units");
+        }
     }
 
     #[test]

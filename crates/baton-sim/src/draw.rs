@@ -23,8 +23,8 @@ impl Scenario {
         let faulty = faults && !random.chance(150);
         let layout = KvLayout {
             layers: 1,
-            kv_heads: 1,
-            head_dim: 8,
+            kv_heads: 4,
+            head_dim: 4,
             dtype: KvDtype::F32,
             block_tokens: random.pick(&[2, 4, 4, 8, 16]),
             ranks: 1,
@@ -123,6 +123,7 @@ fn draw_engines(random: &mut Random, layout: &KvLayout, workload: &Workload, cal
     }
     let longest = workload.longest_prompt + workload.longest_answer as usize;
     let engine = |random: &mut Random, role| {
+        let (layout, block_units) = draw_pool(random, layout);
         let need = layout.blocks_for(longest) as u64;
         // Now and then some requests do not fit: they must be refused, and nothing be left of them.
         let misfit = !calm && random.chance(50);
@@ -131,6 +132,8 @@ fn draw_engines(random: &mut Random, layout: &KvLayout, workload: &Workload, cal
         let max_running = random.within(1..9) as usize;
         EngineSpec {
             role,
+            layout,
+            block_units,
             num_blocks,
             max_model_len,
             max_running,
@@ -147,6 +150,18 @@ fn draw_engines(random: &mut Random, layout: &KvLayout, workload: &Workload, cal
         }
     };
     roles.into_iter().map(|role| engine(random, role)).collect()
+}
+
+/// A layout of one engine's own, and the units of its blocks.
+fn draw_pool(random: &mut Random, shared: &KvLayout) -> (KvLayout, u32) {
+    let block_units = random.pick(&[1, 1, 2, 3, 4]);
+    let layout = KvLayout {
+        block_tokens: shared.block_tokens * block_units,
+        ranks: random.pick(&[1, 1, 2, 4]),
+        dtype: random.pick(&[KvDtype::F32, KvDtype::F32, KvDtype::F16, KvDtype::Bf16]),
+        ..shared.clone()
+    };
+    (layout, block_units)
 }
 
 fn draw_profile(random: &mut Random) -> CostProfile {

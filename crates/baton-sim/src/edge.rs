@@ -103,7 +103,7 @@ impl World {
 
     pub fn finished(&mut self, node: usize, seq: SeqId, reason: FinishReason, usage: Usage, handle: bool) {
         let process = self.nodes[node].process.as_mut().expect("it has just spoken");
-        check_hits(process, seq, usage);
+        check_hits(process, self.scenario.layout.block_tokens, seq, usage);
         let address = handle.then(|| process.address());
         let served = process.served.get_mut(&seq).expect("I4: a sequence ends once");
         let news = match reason {
@@ -146,15 +146,14 @@ impl World {
 }
 
 /// I13: whatever a prefix hit found was put there by another request that had the same words and the same salt.
-fn check_hits(process: &Process, seq: SeqId, usage: Usage) {
-    let block_tokens = process.memory.layout().block_tokens;
+fn check_hits(process: &Process, unit_tokens: u32, seq: SeqId, usage: Usage) {
     if usage.hit_tokens == 0 {
         return;
     }
     let others = process.contents.values().filter(|seqs| seqs.contains(&seq) && seqs.len() > 1).count();
     assert!(
-        usage.hit_tokens / block_tokens <= others as u32,
-        "I13: {seq:?} hit {} cached tokens, of which {others} blocks are anybody's",
+        usage.hit_tokens / unit_tokens <= others as u32,
+        "I13: {seq:?} hit {} cached tokens, of which {others} units are anybody's",
         usage.hit_tokens
     );
 }

@@ -4,11 +4,12 @@
 //! pieces that do not care for the borders of blocks; a piece of a dead poster still lands, until its target has been fenced.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::Duration;
 
 use baton_engine::BlockState;
 use baton_model::KvMemory;
-use baton_proto::{Direction, Input, PostId};
+use baton_proto::{Direction, Input, PostId, RankPair};
 use baton_types::{BlockId, EngineId, TransferId, UnitId};
 
 use crate::fault::Fault;
@@ -43,7 +44,8 @@ pub(crate) struct Order {
     pub post: PostId,
     pub engine: EngineId,
     pub direction: Direction,
-    pub pairs: Vec<(BlockId, BlockId)>,
+    pub ranks: RankPair,
+    pub pairs: Vec<(UnitId, UnitId)>,
     pub notify: Option<Vec<u8>>,
 }
 
@@ -57,8 +59,8 @@ pub(crate) struct Moving {
     /// Those that it may belong to: more than one if blocks are shared by several.
     transfers: Vec<TransferId>,
     /// Memories live as long as something is in flight, also when their process does not.
-    ours: KvMemory,
-    theirs: KvMemory,
+    ours: Pool,
+    theirs: Pool,
     /// The target's half of the path that lets the bytes in, as long as it is the one that they began with.
     admission: Option<u64>,
     /// Pieces in all, moved, and after how many it breaks off.
@@ -67,6 +69,13 @@ pub(crate) struct Moving {
     breaks_after: Option<u64>,
     /// Between two pieces, in microseconds.
     piece_us: u64,
+}
+
+/// One side's memory, and how it is cut.
+#[derive(Clone, Debug)]
+struct Pool {
+    memory: KvMemory,
+    block_units: u32,
 }
 
 impl Fabric {
@@ -176,25 +185,28 @@ impl World {
     pub fn post(&mut self, node: usize, order: Order) {
         let process = self.nodes[node].process.as_ref().expect("it has just spoken");
         let (owner, owner_id, ours) = (process.life, process.id.clone(), process.memory.clone());
+        let ours = Pool { memory: ours, block_units: self.nodes[node].spec.block_units };
         let path = self.fabric.paths.get(&(owner, order.engine.clone())).copied();
         let theirs = path.and_then(|path| {
             let process = self.nodes.get(path.target.node)?.process.as_ref()?;
-            (process.life == path.target).then(|| (path.target, process.memory.clone()))
+            let block_units = self.nodes[path.target.node].spec.block_units;
+            let pool = Pool { memory: process.memory.clone(), block_units };
+            (process.life == path.target).then_some((path.target, pool))
         });
         let Some((target, theirs)) = theirs else {
             let at = self.after_delay();
             let input = Input::Moved { post: order.post, ok: false };
             return self.queue.push(at, Event::Proto { to: owner, input });
         };
-        let units: Vec<UnitId> = order.pairs.iter().map(|(_, block)| UnitId(block.0)).collect();
+        let units: Vec<UnitId> = order.pairs.iter().map(|(_, unit)| *unit).collect();
         let transfers = self.ledger.transfers_of(target, owner, &units);
         assert!(
             !transfers.is_empty(),
             "I5: {order:?} of {owner:?} goes where {target:?} has granted nothing"
         );
         self.tally.posts += 1;
-        let bytes = (order.pairs.len() * ours.layout().block_bytes()) as u64;
-        let pieces = self.random.within(1..self.scenario.network.pieces + 1).min(bytes);
+        let elements = order.pairs.len() * shared_heads(&order, &ours, &theirs).len() * ours.head_elements();
+        let pieces = self.random.within(1..self.scenario.network.pieces + 1).min(elements as u64);
         let block_us = self.random.within(self.scenario.network.block_us.clone());
         let usual_us = block_us * order.pairs.len() as u64;
         // So slow that the lease is in danger.
@@ -278,8 +290,10 @@ impl World {
             Direction::Read => (post.owner, false),
             Direction::Write => (post.target, true),
         };
-        let state = |life: Life, block| {
-            let process = self.nodes[life.node].process.as_ref().filter(|process| process.life == life);
+        let state = |life: Life, unit: UnitId| {
+            let node = &self.nodes[life.node];
+            let process = node.process.as_ref().filter(|process| process.life == life);
+            let block = BlockId(unit.0 / node.spec.block_units);
             process.map(|process| process.core.block_state(block))
         };
         for (ours, theirs) in &post.order.pairs {
@@ -346,22 +360,46 @@ impl World {
 }
 
 impl Moving {
-    /// The next part of all its bytes, which may begin and end in the middle of a block.
+    /// The next part of all its elements, which may begin and end in the middle of a unit. Types are converted, which loses
+    /// nothing: the emulated model stores what is exact in all of them.
     fn move_piece(&mut self) {
-        let block_bytes = self.ours.layout().block_bytes() as u64;
-        let bytes = self.order.pairs.len() as u64 * block_bytes;
-        let (from, to) = (bytes * self.moved / self.pieces, bytes * (self.moved + 1) / self.pieces);
-        for index in from / block_bytes..to.div_ceil(block_bytes) {
+        let heads = shared_heads(&self.order, &self.ours, &self.theirs);
+        let of_unit = (heads.len() * self.ours.head_elements()) as u64;
+        let all = self.order.pairs.len() as u64 * of_unit;
+        let (from, to) = (all * self.moved / self.pieces, all * (self.moved + 1) / self.pieces);
+        for index in from / of_unit..to.div_ceil(of_unit) {
             let (ours, theirs) = self.order.pairs[index as usize];
-            let start = (from.max(index * block_bytes) - index * block_bytes) as usize;
-            let end = (to.min((index + 1) * block_bytes) - index * block_bytes) as usize;
-            let (source, from_block, sink, to_block) = match self.order.direction {
+            let start = (from.max(index * of_unit) - index * of_unit) as usize;
+            let end = (to.min((index + 1) * of_unit) - index * of_unit) as usize;
+            let (source, from_unit, sink, to_unit) = match self.order.direction {
                 Direction::Read => (&self.theirs, theirs, &self.ours, ours),
                 Direction::Write => (&self.ours, ours, &self.theirs, theirs),
             };
-            let mut block = sink.read_block(to_block);
-            block[start..end].copy_from_slice(&source.read_block(from_block)[start..end]);
-            sink.write_block(to_block, &block);
+            let moved = source.memory.read_unit(from_unit, source.block_units, heads.clone());
+            let mut unit = sink.memory.read_unit(to_unit, sink.block_units, heads.clone());
+            unit[start..end].copy_from_slice(&moved[start..end]);
+            sink.memory.write_unit(to_unit, sink.block_units, heads.clone(), &unit);
         }
     }
+}
+
+impl Pool {
+    /// Elements of one head of a unit, over all layers, K and V.
+    fn head_elements(&self) -> usize {
+        let layout = self.memory.layout();
+        let tokens = layout.block_tokens / self.block_units;
+        (2 * layout.layers * tokens * layout.head_dim) as usize
+    }
+}
+
+/// The heads that both ranks hold.
+fn shared_heads(order: &Order, ours: &Pool, theirs: &Pool) -> Range<usize> {
+    let of = |pool: &Pool, rank: u32| {
+        let heads = pool.memory.layout().rank_heads();
+        rank as usize * heads..(rank as usize + 1) * heads
+    };
+    let (ours, theirs) = (of(ours, order.ranks.ours), of(theirs, order.ranks.theirs));
+    let shared = ours.start.max(theirs.start)..ours.end.min(theirs.end);
+    assert!(!shared.is_empty(), "the ranks of a post share heads: {order:?}");
+    shared
 }

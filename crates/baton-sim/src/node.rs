@@ -84,20 +84,14 @@ impl Node {
     }
 
     /// Starts the next life: another incarnation with an empty memory.
-    pub fn start(
-        &mut self,
-        node: usize,
-        incarnation: u64,
-        layout: &KvLayout,
-        proto: &ProtoTiming,
-        mutation: Mutation,
-    ) {
+    pub fn start(&mut self, node: usize, incarnation: u64, proto: &ProtoTiming, mutation: Mutation) {
         assert!(self.process.is_none(), "one process at a time");
         self.lives += 1;
         let life = Life { node, number: self.lives };
         let name = EngineName::new(self.name.clone()).expect("made by the simulator");
         let id = EngineId::new(name, incarnation);
-        let core = EngineCore::new(engine_config(&self.spec, id.clone(), life, layout, proto, mutation));
+        let core = EngineCore::new(engine_config(&self.spec, id.clone(), life, proto, mutation));
+        let layout = &self.spec.layout;
         let bytes = self.spec.num_blocks as usize * layout.block_bytes();
         let region = Arc::new(HeapRegion::new(bytes));
         let memory = KvMemory::new(region, layout.clone()).expect("a pool of at least one block");
@@ -128,9 +122,10 @@ impl Node {
             side_channel: self.side_channel(),
             transports: vec!["simulated".into()],
             max_model_len: self.spec.max_model_len as u32,
-            block_tokens: process.memory.layout().block_tokens,
-            unit_tokens: process.memory.layout().block_tokens,
-            kv_dtype: Some(process.memory.layout().dtype),
+            block_tokens: self.spec.layout.block_tokens,
+            unit_tokens: self.spec.layout.block_tokens / self.spec.block_units,
+            // Types are converted.
+            kv_dtype: None,
             load: EngineLoad {
                 running: stats.running as u32,
                 waiting: stats.waiting as u32,
@@ -176,12 +171,13 @@ fn engine_config(
     spec: &EngineSpec,
     id: EngineId,
     life: Life,
-    layout: &KvLayout,
     timing: &ProtoTiming,
     mutation: Mutation,
 ) -> Config {
     let compat = if spec.compatible { COMPAT } else { Compat([2; 16]) };
-    let shape = PoolShape::whole_blocks(spec.num_blocks, layout.dtype);
+    let (layout, block_units) = (&spec.layout, spec.block_units);
+    let units = spec.num_blocks * block_units;
+    let shape = PoolShape { units, block_units, ranks: layout.ranks, dtype: layout.dtype };
     let mut proto = baton_proto::Config::new(id, compat, metadata(life), shape);
     proto.lease = Duration::from_millis(timing.lease_ms);
     proto.heartbeat = Duration::from_millis(timing.heartbeat_ms);

@@ -26,6 +26,7 @@ pub struct Scenario {
     pub policy: PolicyKind,
     pub engines: Vec<EngineSpec>,
     pub router_clock: Clock,
+    /// What all pools have in common: blocks of one unit, one rank.
     pub layout: KvLayout,
     pub profile: CostProfile,
     pub proto: ProtoTiming,
@@ -44,6 +45,8 @@ pub struct Scenario {
 #[serde(deny_unknown_fields)]
 pub struct EngineSpec {
     pub role: EngineRole,
+    pub layout: KvLayout,
+    pub block_units: u32,
     pub num_blocks: u32,
     pub max_model_len: usize,
     pub max_running: usize,
@@ -146,7 +149,7 @@ impl Clock {
 impl Scenario {
     /// The longest sequence on an engine, prompt and answer together: the KV of the last token is never computed.
     pub fn max_len(&self, engine: &EngineSpec) -> usize {
-        let pool = engine.num_blocks as usize * self.layout.block_tokens as usize;
+        let pool = engine.num_blocks as usize * engine.layout.block_tokens as usize;
         engine.max_model_len.min(pool + 1)
     }
 
@@ -173,8 +176,8 @@ impl Scenario {
     /// for it. Two engines that wait for each other are ended by a time limit, which costs the transfer.
     pub fn owes_transfers(&self) -> bool {
         let tokens = |ask: &Ask| ask.prompt.len() + ask.max_tokens as usize;
-        let blocks: usize = self.requests.iter().map(|ask| self.layout.blocks_for(tokens(ask))).sum();
         let ample = |engine: &EngineSpec| {
+            let blocks: usize = self.requests.iter().map(|ask| engine.layout.blocks_for(tokens(ask))).sum();
             engine.num_blocks as usize >= blocks && engine.max_receiving >= self.requests.len()
         };
         self.faults.is_calm() && self.owes_answers() && self.engines.iter().all(ample)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use baton_engine::Output;
 use baton_routing::EngineKey;
-use baton_types::{BlockId, Mutation, SeqId, Time};
+use baton_types::{Mutation, SeqId, Time};
 
 use crate::chaos::router_core;
 use crate::client::Client;
@@ -263,8 +263,7 @@ impl World {
 
     fn start_process(&mut self, node: usize) {
         let incarnation = self.random.next();
-        let Scenario { layout, proto, .. } = &self.scenario;
-        self.nodes[node].start(node, incarnation, layout, proto, self.mutation);
+        self.nodes[node].start(node, incarnation, &self.scenario.proto, self.mutation);
         let Node { name, process, .. } = &self.nodes[node];
         let id = &process.as_ref().expect("just started").id;
         self.log.line(self.now, name, format_args!("starts as {id}"));
@@ -327,10 +326,8 @@ impl World {
             Output::AddPath { engine, metadata, .. } => self.add_path(node, engine, &metadata),
             Output::RemovePath { engine } => self.remove_path(node, engine),
             Output::Permit { .. } | Output::Forbid { .. } => {}
-            Output::Post { post, engine, direction, pairs, notify, .. } => {
-                let pairs =
-                    pairs.into_iter().map(|(ours, theirs)| (BlockId(ours.0), BlockId(theirs.0))).collect();
-                self.post(node, crate::fabric::Order { post, engine, direction, pairs, notify });
+            Output::Post { post, engine, direction, ranks, pairs, notify } => {
+                self.post(node, crate::fabric::Order { post, engine, direction, ranks, pairs, notify });
             }
             Output::Event(event) => panic!("an engine core keeps its events: {event:?}"),
         }

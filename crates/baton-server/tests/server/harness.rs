@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 /// How long anything may take; generous, because test machines are slow and nothing waits for it in vain.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(180);
 const POLL: Duration = Duration::from_millis(10);
 
 pub fn config(transport: TransportKind) -> ServerConfig {

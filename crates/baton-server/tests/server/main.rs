@@ -8,5 +8,6 @@ mod faults;
 mod hand_off;
 mod harness;
 mod lifecycle;
+mod same_words;
 mod text;
 mod trust;
