@@ -192,6 +192,26 @@ fn nothing_is_written_after_the_loss() {
     }
 }
 
+/// The threads sleep as soon as they think that there is nothing to do, and nothing but the other side wakes them.
+#[test]
+fn long_posts_never_fall_asleep_half_way() {
+    for (a, b) in pairs_of_sides() {
+        a.add(&b);
+        b.add(&a);
+        for id in 0..120u32 {
+            let pairs: Vec<_> =
+                (0..64 - id % 13).map(|i| (i, if id % 2 == 0 { i } else { 63 - i })).collect();
+            let direction = if id % 3 == 0 { Direction::Read } else { Direction::Write };
+            a.handle.post(post(u64::from(id), &b, direction, &pairs, None)).unwrap();
+            if id % 4 == 0 {
+                b.handle.post(post(u64::from(id), &a, direction, &pairs, None)).unwrap();
+                assert_eq!(b.next(), Event::Done(PostId(u64::from(id))));
+            }
+            assert_eq!(a.next(), Event::Done(PostId(u64::from(id))));
+        }
+    }
+}
+
 /// The blocks are the caller's again when `forbid` returns, whatever the thread is doing.
 #[test]
 fn nothing_lands_after_forbid_returns() {
