@@ -180,7 +180,9 @@ fn nothing_is_written_after_the_loss() {
             for id in 0..100 {
                 a.handle.post(post(id, &b, Direction::Write, &all, Some(b"n"))).unwrap();
             }
-            // `a` copies on its own thread, and goes on while `b` shuts it out.
+            // `a` copies on its own thread, and goes on while `b` shuts it out. Not before it was let in: whoever
+            // waits at a door is not told that nobody will open.
+            while !matches!(b.next(), Event::Notified { .. }) {}
             std::thread::sleep(Duration::from_millis(3));
             b.handle.remove_peer(a.id.clone()).unwrap();
             while b.next() != Event::PeerLost(a.id.clone()) {}
