@@ -213,7 +213,9 @@ fn nothing_is_written_after_the_loss() {
             for id in 0..100 {
                 a.handle.post(post(id, &b, Direction::Write, &all, Some(b"n"))).unwrap();
             }
-            // `a` copies on its own thread, and goes on while `b` shuts it out.
+            // `a` copies on its own thread, and goes on while `b` shuts it out. Not before it was let in: whoever
+            // waits at a door is not told that nobody will open.
+            while !matches!(b.next(), Event::Notified { .. }) {}
             std::thread::sleep(Duration::from_millis(3));
             b.handle.remove_peer(a.id.clone()).unwrap();
             while b.next() != Event::PeerLost(a.id.clone()) {}
@@ -221,6 +223,24 @@ fn nothing_is_written_after_the_loss() {
             std::thread::sleep(Duration::from_millis(2));
             assert!((0..64).all(|block| b.ends_of(block) == (9, 9)));
             while a.next() != Event::PeerLost(b.id.clone()) {}
+        }
+    }
+}
+
+/// The threads sleep as soon as they think that there is nothing to do, and nothing but the other side wakes them.
+#[test]
+fn long_posts_never_fall_asleep_half_way() {
+    for (a, b) in pairs_of_sides() {
+        a.add(&b);
+        b.add(&a);
+        for (round, direction) in [Direction::Write, Direction::Read].into_iter().cycle().take(6).enumerate()
+        {
+            let pairs: Vec<_> = (0..64 - round as u32).map(|i| (i, 63 - i)).collect();
+            for id in 0..32 {
+                a.handle.post(post(id, &b, direction, &pairs, None)).unwrap();
+            }
+            let done = (0..32).filter(|_| matches!(a.next(), Event::Done(_))).count();
+            assert_eq!(done, 32);
         }
     }
 }

@@ -123,12 +123,16 @@ impl Outgoing {
             let mut is_moving = false;
             for number in 0..self.lanes.len() {
                 if is_open {
-                    is_moving |= self.take_chunk(number, memory, events);
+                    self.take_chunk(number, memory, events);
                     while let Some(finish) = self.postings.next_finish() {
                         self.lanes[0].lane.say(&finish);
                     }
                 }
-                self.lanes[number].lane.send(memory, &mut budget, now).map_err(|_| Ended)?;
+                let lane = &mut self.lanes[number].lane;
+                let had_to_send = lane.has_to_send();
+                lane.send(memory, &mut budget, now).map_err(|_| Ended)?;
+                // Free for the next chunk, be it that this one was begun in an earlier turn.
+                is_moving |= had_to_send && !lane.has_to_send();
             }
             self.unfinished = budget == 0;
             if !is_moving || self.unfinished {
@@ -144,15 +148,15 @@ impl Outgoing {
     }
 
     /// Gives a lane the next chunk, if it has room for one.
-    fn take_chunk(&mut self, number: usize, memory: &Memory, events: &mut Vec<Event>) -> bool {
+    fn take_chunk(&mut self, number: usize, memory: &Memory, events: &mut Vec<Event>) {
         let ours = &mut self.lanes[number];
         if !ours.lane.writable || ours.lane.has_to_send() || !self.postings.has_chunks() {
-            return false;
+            return;
         }
         let may_read = ours.asked.len() < MAX_READS;
         let Some(Chunk { post, direction, local, remote }) = self.postings.next_chunk(may_read, events)
         else {
-            return false;
+            return;
         };
         let crc = self.crc;
         match direction {
@@ -165,7 +169,6 @@ impl Outgoing {
                 ours.asked.push_back(Asked { post, local });
             }
         }
-        true
     }
 
     /// Whether there is something to do at once.

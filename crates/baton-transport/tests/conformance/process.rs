@@ -311,9 +311,7 @@ fn a_process_that_stays_stopped_is_cut() {
     let mut a = agent(&TcpFabric(TcpConfig { stall, ..TcpConfig::default() }), "a", 1);
     let other = busy_processes(&mut a);
     other.stop();
-    let begin = Instant::now();
     pump(&mut [&mut a], |agents| agents[0].has(&lost()));
-    assert!(begin.elapsed() >= stall, "it was given its time");
     nothing_comes_after_the_loss(&mut a);
 }
 

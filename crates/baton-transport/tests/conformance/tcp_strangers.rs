@@ -525,6 +525,35 @@ fn parts_of_blocks_are_permitted_and_no_byte_more() {
     assert_eq!(a.bytes(99, 52), [vec![0], vec![1; 20], vec![2; 30], vec![0]].concat());
 }
 
+/// A permit that is taken back between the two halves of one write.
+#[test]
+fn the_rest_of_a_write_does_not_land_without_its_permit() {
+    let limits = TransportLimits { enforce_permits: true, ..TransportLimits::default() };
+    let mut a = Agent::new(&TcpFabric::default(), engine("a", 1), REGION, limits);
+    let b = agent("b", TransportLimits::default());
+    let mut socket = admitted(&mut a, &b);
+    let permits = a.transport.permits().clone();
+    for (post, other_permit) in [(1, false), (2, true)] {
+        a.fill(|_| 0);
+        let range = Descriptor { offset: 0, len: 100_000 };
+        permits.permit(&b.id, PermitId(1), Access::Write, [range]).unwrap();
+        let bytes = [write(post, &[(0, 50_000), (50_000, 50_000)], 9), finish(post, 1, &[])].concat();
+        socket.write_all(&bytes[..60_000]).unwrap();
+        pump(&mut [&mut a], |agents| agents[0].bytes(59_000, 1) == [9]);
+        if other_permit {
+            permits.permit(&b.id, PermitId(2), Access::Write, [range]).unwrap();
+        }
+        permits.forbid(&b.id, PermitId(1));
+        a.fill(|_| 5);
+        socket.write_all(&bytes[60_000..]).unwrap();
+        pump_for(&mut [&mut a], A_WHILE);
+        let (ended, _) = hear(&mut socket);
+        assert_eq!((ended[0], ended[8], ended[16]), (7, post as u8, u8::from(!other_permit)));
+        assert_eq!(a.bytes(0, 60_000 - 24 - 24 - 8), vec![5; 60_000 - 24 - 24 - 8]);
+        assert_eq!(a.bytes(99_000, 1000), vec![if other_permit { 9 } else { 5 }; 1000]);
+    }
+}
+
 /// One address and port for many lives: what was meant for the last does not reach the next.
 #[test]
 fn a_restarted_agent_on_the_same_port_knows_no_old_token() {
