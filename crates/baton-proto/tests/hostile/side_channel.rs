@@ -158,7 +158,7 @@ impl Game {
                 self.input(Input::PathRefused { engine });
             }
             9 | 10 => {
-                self.now = self.now + Duration::from_millis(noise.int_in_range(0..=4000)?);
+                self.now += Duration::from_millis(noise.int_in_range(0..=4000)?);
                 self.input(Input::Tick);
             }
             11 => self.shake_hands(noise)?,
@@ -297,7 +297,7 @@ impl Game {
             }
             Output::Permit { .. } | Output::Forbid { .. } => {}
             Output::Post { post, engine, pairs, .. } => {
-                assert!(self.paths.get(&engine).is_some(), "I5: bytes move to known peers only");
+                assert!(self.paths.contains_key(&engine), "I5: bytes move to known peers only");
                 for (ours, _) in pairs {
                     assert!(self.deals[owner(ours)].open, "I3: {ours:?} was let go of");
                 }
