@@ -10,12 +10,14 @@ use crate::codec;
 use crate::config::Config;
 use crate::ended::Ended;
 use crate::farewell::Farewell;
-use crate::lease::{Claim, Lease};
+use crate::grant::Claim;
+use crate::lease::Lease;
 use crate::message::Message;
 use crate::peer::Peers;
+use crate::reader::Wanted;
 use crate::registration::{Registration, Registrations};
 use crate::timer::{Reason, Timers};
-use crate::transfer::{Answer, Grant, Transfer, Wanted};
+use crate::transfer::{Answer, Grant, Transfer};
 
 /// The protocol core of one incarnation of one engine.
 #[derive(Clone, Debug)]

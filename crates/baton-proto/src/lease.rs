@@ -2,19 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use baton_types::{BlockHash, EngineId, Millis, Mutant, Time, TransferId, UnitId};
+use baton_types::{BlockHash, EngineId, Mutant, Time, TransferId, UnitId};
 
 use crate::action::{Ending, Event, Output, PeerAddress};
 use crate::codec::Notification;
 use crate::endpoint::Endpoint;
-use crate::message::{Decline, Message, Prefilled};
+use crate::grant::Claimed;
+use crate::message::{Message, Prefilled};
 use crate::order::{Order, PULL, PUSH};
 use crate::registration::{Registration, Wants};
 use crate::timer::Reason;
-
-/// A reader's clock may be slower than the source's by one part in so many: far more than clocks of computers differ, but a virtual
-/// machine's may be slowed down while it catches up.
-const CLOCK_MARGIN: u32 = 15;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Lease {
@@ -22,19 +19,19 @@ pub(crate) struct Lease {
     /// Who may claim. A pull's source learns it from the first claim or heartbeat.
     pub peer: Option<EngineId>,
     pub address: Option<PeerAddress>,
-    chain: Vec<BlockHash>,
+    pub chain: Vec<BlockHash>,
     /// Where in the chain `units` begin.
-    first_unit: usize,
+    pub first_unit: usize,
     /// Pull: as far as they are computed.
-    units: Vec<UnitId>,
+    pub units: Vec<UnitId>,
     /// The peer knows unit ids: from here on it may touch them (I3).
     pub granted: bool,
     /// Pull: the reader's right ends then, if nothing renews it. What is granted later is granted no longer.
-    readable_until: Time,
-    claimed: Option<Claimed>,
+    pub readable_until: Time,
+    pub claimed: Option<Claimed>,
     pub stage: Stage,
     /// Pull: every unit is computed.
-    prefilled: Option<Prefilled>,
+    pub prefilled: Option<Prefilled>,
     arrived: Arrived,
 }
 
@@ -43,21 +40,6 @@ pub(crate) enum Stage {
     Live,
     /// The engine wants the units back, or the wait is over; the peer has been told to let go and has not answered yet.
     Revoking(Ending),
-}
-
-/// What the peer asked for last, and how much of it it has been granted.
-#[derive(Clone, Copy, Debug)]
-struct Claimed {
-    attempt: u32,
-    /// For how long from when it asked.
-    remaining: Millis,
-    /// The next unit of the chain to grant, and the end of what the two chains have in common.
-    next: usize,
-    end: usize,
-    /// That is all of both chains.
-    whole: bool,
-    /// All of it has been granted.
-    complete: bool,
 }
 
 /// Push: what the writer has said so far, in whatever order.
@@ -87,33 +69,8 @@ impl Lease {
     }
 
     /// Nothing more becomes available: from here on it has an end.
-    fn is_complete(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         self.order.registers || self.prefilled.is_some()
-    }
-
-    /// Grants what was claimed and has become available since; none if there is nothing new to say, and nobody asks.
-    fn grant(&mut self, transfer: TransferId, asked: bool) -> Option<Message> {
-        let available = self.first_unit + self.units.len();
-        let complete = self.is_complete();
-        let claimed = self.claimed.as_mut().filter(|claimed| !claimed.complete)?;
-        let from = claimed.next;
-        let to = claimed.end.min(available).max(from);
-        claimed.complete = available >= claimed.end && (complete || claimed.end < self.chain.len());
-        claimed.next = to;
-        if from == to && !claimed.complete && !asked {
-            return None;
-        }
-        self.granted = true;
-        let units = if from < to { &self.units[from - self.first_unit..to - self.first_unit] } else { &[] };
-        Some(Message::Granted {
-            transfer,
-            attempt: claimed.attempt,
-            remaining: claimed.remaining,
-            first_unit: from as u32,
-            units: units.to_vec(),
-            complete: claimed.complete,
-            prefilled: self.prefilled.filter(|_| claimed.complete && claimed.whole),
-        })
     }
 }
 
@@ -159,23 +116,6 @@ impl Endpoint {
         self.grant(transfer, false);
     }
 
-    /// Tells the peer what it may touch, and the transport.
-    fn grant(&mut self, transfer: TransferId, asked: bool) {
-        let Some(lease) = self.leases.get_mut(&transfer) else { return };
-        if lease.stage != Stage::Live {
-            return;
-        }
-        let Some(granted) = lease.grant(transfer, asked) else { return };
-        let (direction, peer) = (lease.order.direction, lease.peer.clone().expect("who claimed is known"));
-        if let Message::Granted { units, .. } = &granted
-            && !units.is_empty()
-        {
-            let (engine, units) = (peer.clone(), units.clone());
-            self.out.push_back(Output::Permit { engine, transfer, direction, units });
-        }
-        self.say(&peer, granted);
-    }
-
     pub(crate) fn on_receive(
         &mut self,
         now: Time,
@@ -216,73 +156,6 @@ impl Endpoint {
         };
         self.say(&peer, message);
         self.timers.set(Reason::Retry(transfer), now + self.config.retry);
-    }
-
-    pub(crate) fn on_claim(&mut self, now: Time, peer: &EngineId, transfer: TransferId, claim: Claim) {
-        let decline = |why| Message::Declined { transfer, why };
-        let remaining = self.granted_time(now);
-        let Some(lease) = self.leases.get_mut(&transfer) else {
-            if !(claim.early && self.await_offer(now, peer, transfer)) {
-                self.say(peer, decline(Decline::Unknown));
-            }
-            return;
-        };
-        let stranger = lease.peer.as_ref().is_some_and(|known| known != peer);
-        if stranger || lease.stage != Stage::Live {
-            self.say(peer, decline(Decline::Unknown));
-            return;
-        }
-        let Claim { attempt, first_unit, chain, .. } = claim;
-        // Only what both sides would compute the same bytes for is ever granted (I13).
-        let any = self.config.mutation.is(Mutant::ChainNotCompared);
-        let agrees = |(ours, theirs): &(&BlockHash, &BlockHash)| any || ours == theirs;
-        let common = lease.chain.iter().zip(&chain).take_while(agrees).count();
-        let whole = common == lease.chain.len() && common == chain.len();
-        // A writer must write all of what was registered; a reader takes what there is. Who has it all may still ask for time.
-        let enough = if lease.order.registers {
-            whole && first_unit == lease.first_unit
-        } else {
-            first_unit < common || (lease.granted && first_unit == common)
-        };
-        if !enough {
-            let useless = lease.order.registers;
-            self.say(peer, decline(Decline::Chain));
-            if useless {
-                self.end_lease(now, transfer, Ending::Declined);
-            }
-            return;
-        }
-        lease.peer = Some(peer.clone());
-        lease.readable_until = now + self.config.lease;
-        lease.claimed =
-            Some(Claimed { attempt, remaining, next: first_unit, end: common, whole, complete: false });
-        self.timers.clear(&Reason::Retry(transfer));
-        if lease.is_complete() {
-            self.timers.set(Reason::Expiry(transfer), now + self.config.lease);
-        }
-        // Answered by what there is, be it nothing yet.
-        self.grant(transfer, true);
-    }
-
-    /// An early reader that came first: false if it cannot wait here.
-    fn await_offer(&mut self, now: Time, peer: &EngineId, transfer: TransferId) -> bool {
-        let registration = Registration { peer: peer.clone(), wants: Wants::Offer };
-        let known = self.transfers.contains_key(&transfer) || self.ended.contains(transfer);
-        let waits = !known && self.registrations.insert(transfer, registration);
-        if waits {
-            self.timers.set(Reason::Registration(transfer), now + self.config.lease);
-        }
-        waits
-    }
-
-    /// How long a reader may count on a lease that was renewed just now. Its clock may be slower than ours (I6), so not on the last
-    /// part of it.
-    fn granted_time(&self, now: Time) -> Millis {
-        let lease = self.config.lease;
-        if self.config.mutation.is(Mutant::InstantOnTheWire) {
-            return Millis::floor((now + lease).since(Time::ZERO));
-        }
-        Millis::floor(lease - lease / CLOCK_MARGIN)
     }
 
     /// A sign of life from the active side renews the lease.
@@ -447,38 +320,5 @@ impl Endpoint {
 
     pub(crate) fn event(&mut self, event: Event) {
         self.out.push_back(Output::Event(event));
-    }
-}
-
-/// What a Claim names.
-#[derive(Debug)]
-pub(crate) struct Claim {
-    pub attempt: u32,
-    pub first_unit: usize,
-    pub chain: Vec<BlockHash>,
-    pub early: bool,
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use baton_types::{EngineId, EngineName, KvDtype, PoolShape};
-
-    use super::*;
-    use crate::{Compat, Config};
-
-    #[test]
-    fn a_reader_with_a_slow_clock_stops_before_the_lease_ends() {
-        for lease_ms in [30, 301, 3_000, 29_999, 30_000] {
-            let engine = EngineId::new(EngineName::new("p").unwrap(), 1);
-            let lease = Duration::from_millis(lease_ms);
-            let shape = PoolShape::whole_blocks(1, KvDtype::F32);
-            let config =
-                Config { lease, heartbeat: lease / 3, ..Config::new(engine, Compat([0; 16]), vec![], shape) };
-            let granted = Duration::from(Endpoint::new(config).granted_time(Time::from_millis(7)));
-            // What 14 shows on the reader's clock takes 15 on the source's.
-            assert!(granted * 15 <= lease * 14 && granted * 16 > lease * 14, "{granted:?} of {lease:?}");
-        }
     }
 }

@@ -10,13 +10,16 @@ pub mod config;
 mod ended;
 mod endpoint;
 mod farewell;
+mod grant;
 mod lease;
 pub mod message;
 pub mod order;
 mod peer;
+mod reader;
 mod registration;
 mod timer;
 mod transfer;
+mod writer;
 
 pub use action::{ConnId, Direction, Ending, Event, Input, Output, PeerAddress, PostId, RankPair};
 pub use config::{Config, Limits};

@@ -9,8 +9,7 @@ use crate::action::{Direction, Ending, Event, Output, PeerAddress, PostId, RankP
 use crate::codec::Notification;
 use crate::endpoint::Endpoint;
 use crate::message::{Message, Prefilled};
-use crate::order::{Order, PULL, PUSH};
-use crate::registration::{Registration, Wants};
+use crate::order::Order;
 use crate::timer::Reason;
 
 /// Claims whose moment is remembered; an answer to an older one is not counted from.
@@ -22,31 +21,31 @@ pub(crate) struct Transfer {
     /// A push's source learns it from the registration.
     pub peer: Option<EngineId>,
     pub address: Option<PeerAddress>,
-    chain: Vec<BlockHash>,
+    pub chain: Vec<BlockHash>,
     /// Where in the chain the peer's units begin.
-    first_unit: usize,
+    pub first_unit: usize,
     /// Reader: the units for `chain[first_unit..]`. Writer: the complete units of `chain`, from its start.
-    ours: Vec<UnitId>,
+    pub ours: Vec<UnitId>,
     /// The units the peer granted so far, for `chain[first_unit..]`.
-    theirs: Vec<UnitId>,
+    pub theirs: Vec<UnitId>,
     /// Reader: the source may come to know of it later.
-    early: bool,
+    pub early: bool,
     pub stage: Stage,
     /// When each claim was asked: what is granted counts from there (I6).
-    claims: BTreeMap<u32, Time>,
-    attempts: u32,
+    pub claims: BTreeMap<u32, Time>,
+    pub attempts: u32,
     /// Reader: when its right ends.
-    deadline: Time,
-    prefilled: Option<Prefilled>,
+    pub deadline: Time,
+    pub prefilled: Option<Prefilled>,
     /// Writer: how much of the chain has been posted, in how many notified posts.
-    posted: usize,
-    notifications: u32,
+    pub posted: usize,
+    pub notifications: u32,
     /// Writer: the engine has named every unit and what came of the prompt. Reader: no more will be granted.
-    complete: bool,
+    pub complete: bool,
     /// Writer: the destination has everything.
-    acked: bool,
+    pub acked: bool,
     /// Reader: it failed while our own posts were writing into our units.
-    quarantined: bool,
+    pub quarantined: bool,
     pub in_flight: BTreeSet<PostId>,
 }
 
@@ -74,7 +73,7 @@ pub(crate) enum Answer {
 }
 
 impl Transfer {
-    fn new(order: &'static Order, chain: Vec<BlockHash>) -> Self {
+    pub fn new(order: &'static Order, chain: Vec<BlockHash>) -> Self {
         Self {
             order,
             peer: None,
@@ -98,17 +97,17 @@ impl Transfer {
         }
     }
 
-    fn reads(&self) -> bool {
+    pub fn reads(&self) -> bool {
         self.order.direction == Direction::Read
     }
 
     /// How far into the chain the peer has granted its units.
-    fn granted_to(&self) -> usize {
+    pub fn granted_to(&self) -> usize {
         self.first_unit + self.theirs.len()
     }
 
     /// A grant that this side could have been given: inside the chain and the peer's `pool`; a writer's is always whole.
-    fn accepts(&self, grant: &Grant, pool: u32) -> bool {
+    pub fn accepts(&self, grant: &Grant, pool: u32) -> bool {
         let wanted = self.chain.len().saturating_sub(grant.first_unit);
         let fits = if self.reads() {
             (self.first_unit..=self.chain.len()).contains(&grant.first_unit) && grant.units.len() <= wanted
@@ -125,100 +124,8 @@ impl Transfer {
 }
 
 impl Endpoint {
-    /// A destination knows of the request before it has units for it.
-    pub(crate) fn on_expect(&mut self, now: Time, transfer: TransferId, peer: PeerAddress, early: bool) {
-        let refused = self.refuse_new(transfer, 0);
-        if let Some(why) = refused.or_else(|| (!self.seek_peer(&peer)).then_some(Ending::Limit)) {
-            self.fail_unstarted(transfer, why);
-            return;
-        }
-        let mut expected = Transfer::new(&PULL, Vec::new());
-        expected.peer = Some(peer.engine.clone());
-        expected.address = Some(peer);
-        expected.early = early;
-        self.transfers.insert(transfer, expected);
-        self.keep_beating(now);
-    }
-
-    pub(crate) fn on_fetch(&mut self, now: Time, transfer: TransferId, peer: PeerAddress, wanted: Wanted) {
-        let Wanted { chain, first_unit, units, early } = wanted;
-        assert_eq!(chain.len(), first_unit + units.len(), "one hash for each unit");
-        let known = self.transfers.contains_key(&transfer);
-        let refused = if known { self.too_long(chain.len()) } else { self.refuse_new(transfer, chain.len()) };
-        if let Some(why) = refused.or_else(|| (!self.seek_peer(&peer)).then_some(Ending::Limit)) {
-            self.remove_transfer(transfer);
-            self.fail_unstarted(transfer, why);
-            return;
-        }
-        let reader = self.transfers.entry(transfer).or_insert_with(|| Transfer::new(&PULL, Vec::new()));
-        reader.peer = Some(peer.engine.clone());
-        reader.address = Some(peer);
-        reader.chain = chain;
-        reader.first_unit = first_unit;
-        reader.ours = units;
-        reader.early = early;
-        reader.stage = Stage::Claiming;
-        let patience = if early { self.config.register_timeout } else { self.config.lease };
-        self.timers.set(Reason::Expiry(transfer), now + patience);
-        self.keep_beating(now);
-        self.claim(now, transfer);
-    }
-
-    /// A destination's transfer that never began.
-    pub(crate) fn fail_unstarted(&mut self, transfer: TransferId, why: Ending) {
-        self.ended.insert(transfer);
-        self.event(Event::Failed { transfer, why, quarantined: false });
-    }
-
-    pub(crate) fn on_send(&mut self, now: Time, transfer: TransferId, chain: Vec<BlockHash>) {
-        let waiting = self.take_registration(transfer);
-        if let Some(why) = self.refuse_new(transfer, chain.len()) {
-            self.event(Event::Released { transfer, why });
-            return;
-        }
-        self.transfers.insert(transfer, Transfer::new(&PUSH, chain));
-        match waiting {
-            Some(Registration { peer, wants: Wants::Claim { first_unit } }) => {
-                self.claim_registered(now, transfer, peer, first_unit);
-            }
-            Some(Registration { peer, wants: Wants::Offer }) => self.say(&peer, Message::Abort { transfer }),
-            None => {}
-        }
-    }
-
-    pub(crate) fn on_register(
-        &mut self,
-        now: Time,
-        peer: &EngineId,
-        transfer: TransferId,
-        first_unit: usize,
-    ) {
-        let registration = Registration { peer: peer.clone(), wants: Wants::Claim { first_unit } };
-        match self.transfers.get(&transfer) {
-            Some(writer) if writer.stage == Stage::Waiting && !writer.reads() => {
-                self.claim_registered(now, transfer, peer.clone(), first_unit);
-            }
-            // It was heard before, and its answer is on the way.
-            Some(writer) if writer.peer.as_ref() == Some(peer) => {}
-            None if !self.ended.contains(transfer) && self.registrations.insert(transfer, registration) => {
-                self.timers.set(Reason::Registration(transfer), now + self.config.lease);
-            }
-            _ => self.say(peer, Message::Abort { transfer }),
-        }
-    }
-
-    fn claim_registered(&mut self, now: Time, transfer: TransferId, peer: EngineId, first_unit: usize) {
-        let writer = self.transfers.get_mut(&transfer).expect("looked up by the caller");
-        writer.peer = Some(peer);
-        writer.first_unit = first_unit;
-        writer.stage = Stage::Claiming;
-        // From here on the peer's answers, or its loss, end it; the hold after Complete has a time limit as well.
-        self.keep_beating(now);
-        self.claim(now, transfer);
-    }
-
     /// Asks for the peer's units; a reader that moves already asks for more time, and for those that it has not been granted.
-    fn claim(&mut self, now: Time, transfer: TransferId) {
+    pub(crate) fn claim(&mut self, now: Time, transfer: TransferId) {
         let Some(active) = self.transfers.get_mut(&transfer) else { return };
         let Some(peer) = active.peer.clone() else { return };
         if self.peers.known.get(&peer).is_none_or(|known| known.conns.is_empty()) {
@@ -286,41 +193,6 @@ impl Endpoint {
         }
     }
 
-    /// Reader: posts what is newly granted.
-    fn read(&mut self, now: Time, transfer: TransferId, grant: Grant) {
-        let reader = self.transfers.get_mut(&transfer).expect("looked up by the caller");
-        reader.stage = Stage::Moving;
-        let have = reader.granted_to();
-        let end = grant.first_unit + grant.units.len();
-        if grant.first_unit > have {
-            // What lies between was lost with a connection.
-            self.claim(now, transfer);
-            return;
-        }
-        if end < have || reader.complete {
-            return;
-        }
-        let from = reader.theirs.len();
-        reader.theirs.extend_from_slice(&grant.units[have - grant.first_unit..]);
-        reader.complete = grant.complete;
-        reader.prefilled = grant.prefilled;
-        let (ours, theirs) = (&reader.ours[from..], &reader.theirs[from..]);
-        let pairs: Vec<_> = ours.iter().copied().zip(theirs.iter().copied()).collect();
-        if !pairs.is_empty() {
-            self.post(transfer, &pairs);
-        } else if reader.complete && reader.in_flight.is_empty() {
-            self.finish_read(now, transfer);
-        }
-    }
-
-    /// What an early reader claimed is there now.
-    pub(crate) fn on_offered(&mut self, now: Time, peer: &EngineId, transfer: TransferId) {
-        let waits = |active: &Transfer| active.stage == Stage::Claiming && active.peer.as_ref() == Some(peer);
-        if self.transfers.get(&transfer).is_some_and(waits) {
-            self.claim(now, transfer);
-        }
-    }
-
     pub(crate) fn on_declined(&mut self, now: Time, peer: &EngineId, transfer: TransferId) {
         let Some(active) = self.transfers.get(&transfer) else { return };
         if active.peer.as_ref() == Some(peer) && active.stage == Stage::Claiming {
@@ -328,55 +200,8 @@ impl Endpoint {
         }
     }
 
-    pub(crate) fn on_progress(&mut self, now: Time, transfer: TransferId, units: Vec<UnitId>) {
-        let Some(writer) = self.transfers.get_mut(&transfer) else { return };
-        assert!(writer.ours.len() + units.len() <= writer.chain.len(), "no more units than the chain has");
-        writer.ours.extend(units);
-        self.pump(now, transfer);
-    }
-
-    pub(crate) fn on_complete(&mut self, now: Time, transfer: TransferId, prefilled: Prefilled) {
-        let Some(writer) = self.transfers.get_mut(&transfer) else { return };
-        assert_eq!(writer.ours.len(), writer.chain.len(), "every unit was named before Complete");
-        writer.complete = true;
-        writer.prefilled = Some(prefilled);
-        // The units are held for the destination so long and no longer.
-        self.timers.set(Reason::Expiry(transfer), now + self.config.lease);
-        self.pump(now, transfer);
-    }
-
-    /// Writer: posts what is complete and not yet posted; says Done when that was the last.
-    fn pump(&mut self, now: Time, transfer: TransferId) {
-        let writer = self.transfers.get_mut(&transfer).expect("looked up by the caller");
-        if writer.stage != Stage::Moving {
-            return;
-        }
-        let from = writer.posted.max(writer.first_unit);
-        let to = writer.ours.len();
-        writer.posted = to;
-        if from < to {
-            let theirs = &writer.theirs[from - writer.first_unit..to - writer.first_unit];
-            let pairs: Vec<_> = writer.ours[from..to].iter().copied().zip(theirs.iter().copied()).collect();
-            self.post(transfer, &pairs);
-        }
-        let writer = self.transfers.get_mut(&transfer).expect("looked up above");
-        if writer.complete {
-            // Said while the last bytes still move: the destination waits for their notifications as well.
-            writer.stage = Stage::Finishing;
-            self.say_done(now, transfer);
-        }
-    }
-
-    fn say_done(&mut self, now: Time, transfer: TransferId) {
-        let Some(writer) = self.transfers.get(&transfer) else { return };
-        let peer = writer.peer.clone().expect("a moving transfer has a peer");
-        let (notifications, prefilled) = (writer.notifications, writer.prefilled);
-        self.say(&peer, Message::Done { transfer, notifications, prefilled });
-        self.timers.set(Reason::Retry(transfer), now + self.config.retry);
-    }
-
     /// Moves units, one post for each pair of ranks that share heads. Each post of a writer is notified.
-    fn post(&mut self, transfer: TransferId, pairs: &[(UnitId, UnitId)]) {
+    pub(crate) fn post(&mut self, transfer: TransferId, pairs: &[(UnitId, UnitId)]) {
         let active = self.transfers.get_mut(&transfer).expect("a post belongs to a transfer");
         let engine = active.peer.clone().expect("a moving transfer has a peer");
         let shape = self.peers.known.get(&engine).and_then(|peer| peer.shape);
@@ -413,42 +238,6 @@ impl Endpoint {
             Stage::Moving if active.reads() => {}
             Stage::Ending { .. } => self.close_transfer(now, transfer),
             _ => self.finish_write(transfer),
-        }
-    }
-
-    /// All bytes are here; they count only if the source was still bound to keep them (I3).
-    fn finish_read(&mut self, now: Time, transfer: TransferId) {
-        let reader = self.transfers.get(&transfer).expect("looked up by the caller");
-        if now >= reader.deadline && !self.config.mutation.is(Mutant::KeepLateBytes) {
-            self.end_transfer(now, transfer, Ending::Expired, Answer::Abort);
-            return;
-        }
-        let covered = reader.granted_to();
-        let prefilled = reader.prefilled.filter(|_| covered == reader.chain.len());
-        let reader = self.remove_transfer(transfer).expect("looked up above");
-        self.event(Event::Ready { transfer, covered, prefilled });
-        let done = Message::Done { transfer, notifications: 0, prefilled: None };
-        self.bid_farewell(now, transfer, reader.peer.expect("a reader has a peer"), reader.address, done);
-    }
-
-    /// The destination has everything. The units are released once our own posts are off them.
-    pub(crate) fn on_done_ack(&mut self, peer: &EngineId, transfer: TransferId) {
-        self.end_farewell(transfer, peer);
-        let Some(writer) = self.transfers.get_mut(&transfer) else { return };
-        if writer.peer.as_ref() != Some(peer) || writer.stage != Stage::Finishing {
-            return;
-        }
-        writer.acked = true;
-        self.timers.clear(&Reason::Retry(transfer));
-        self.finish_write(transfer);
-    }
-
-    fn finish_write(&mut self, transfer: TransferId) {
-        let over =
-            self.transfers.get(&transfer).is_some_and(|writer| writer.acked && writer.in_flight.is_empty());
-        if over {
-            self.remove_transfer(transfer);
-            self.event(Event::Released { transfer, why: Ending::Done });
         }
     }
 
@@ -508,7 +297,7 @@ impl Endpoint {
         }
     }
 
-    fn remove_transfer(&mut self, transfer: TransferId) -> Option<Transfer> {
+    pub(crate) fn remove_transfer(&mut self, transfer: TransferId) -> Option<Transfer> {
         let active = self.transfers.remove(&transfer)?;
         assert!(active.in_flight.is_empty(), "I4: a transfer outlives its posts");
         self.timers.clear(&Reason::Retry(transfer));
@@ -544,7 +333,7 @@ impl Endpoint {
         self.keep_beating(now);
     }
 
-    fn keep_beating(&mut self, now: Time) {
+    pub(crate) fn keep_beating(&mut self, now: Time) {
         if !self.transfers.is_empty() && !self.timers.is_set(&Reason::Heartbeat) {
             self.timers.set(Reason::Heartbeat, now + self.config.heartbeat);
         }
@@ -558,13 +347,4 @@ pub(crate) struct Grant {
     pub units: Vec<UnitId>,
     pub complete: bool,
     pub prefilled: Option<Prefilled>,
-}
-
-/// What a Fetch names.
-#[derive(Debug)]
-pub(crate) struct Wanted {
-    pub chain: Vec<BlockHash>,
-    pub first_unit: usize,
-    pub units: Vec<UnitId>,
-    pub early: bool,
 }
