@@ -48,6 +48,7 @@ fn where_nothing_goes_wrong_nobody_hears_an_error() {
 }
 
 /// Seeds and scenarios that failed once: `seed  # why`, and files as `cargo x sim --shrink` writes them.
+/// Where scenarios get another field, the files get it too, with the value that leaves them as they were.
 #[test]
 fn what_failed_once_holds() {
     for line in include_str!("corpus/seeds.txt").lines() {
