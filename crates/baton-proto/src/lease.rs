@@ -16,7 +16,8 @@ use crate::timer::Reason;
 #[derive(Clone, Debug)]
 pub(crate) struct Lease {
     pub order: &'static Order,
-    /// Who may claim. A pull's source learns it from the first claim or heartbeat.
+    /// Who may claim. A pull's source learns it from the first claim whose chain fits: a transfer id alone, which may be mixed up,
+    /// binds nobody.
     pub peer: Option<EngineId>,
     pub address: Option<PeerAddress>,
     pub chain: Vec<BlockHash>,
@@ -164,7 +165,6 @@ impl Endpoint {
         if lease.stage != Stage::Live || lease.peer.as_ref().is_some_and(|known| known != peer) {
             return;
         }
-        lease.peer = Some(peer.clone());
         if self.config.mutation.is(Mutant::HeartbeatsRenewNothing) && lease.order.registers {
             return;
         }
