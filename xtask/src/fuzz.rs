@@ -9,7 +9,7 @@ pub struct Args {
     /// What is attacked
     target: Target,
     /// How long
-    #[arg(long, default_value_t = 60)]
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     minutes: u64,
 }
 

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,9 @@ const PORT_ON_HOST: u16 = 8000;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Below the ports that the system gives to connections: while a process is dead nobody else may get its port.
 const FIRST_PORT: u16 = 20_000;
-const LAST_PORT: u16 = 30_000;
+const PORTS: u16 = 10_000;
+/// Ports that the clusters of this process have asked for so far: what is free now may be what another has just chosen.
+static ASKED: AtomicU16 = AtomicU16::new(0);
 
 pub const ENGINES: [Member; 4] =
     [Member::Prefill(0), Member::Prefill(1), Member::Decode(0), Member::Decode(1)];
@@ -79,7 +82,6 @@ pub struct Cluster {
     /// Before the network that they are in.
     processes: Vec<Process>,
     network: Option<Network>,
-    next_port: u16,
     client: Client,
 }
 
@@ -113,23 +115,24 @@ impl Cluster {
     }
 
     fn of(recipe: Recipe, network: Option<Network>) -> Self {
-        // Runs beside each other begin at different places.
-        let first = FIRST_PORT + (std::process::id() % 97) as u16 * 100;
-        Self { recipe, processes: Vec::new(), network, next_port: first, client: Client::default() }
+        Self { recipe, processes: Vec::new(), network, client: Client::default() }
     }
 
-    fn place(&mut self, member: Member) -> Result<SocketAddr> {
+    fn place(&self, member: Member) -> Result<SocketAddr> {
         if let Some(network) = &self.network {
             return Ok(SocketAddr::new(network.address(member), PORT_ON_HOST));
         }
-        while self.next_port < LAST_PORT {
-            let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), self.next_port);
-            self.next_port += 1;
+        // Processes beside each other begin at different places.
+        let first = (std::process::id() % 97) as u16 * 100;
+        for _ in 0..PORTS {
+            let asked = ASKED.fetch_add(1, Ordering::Relaxed);
+            let port = FIRST_PORT + first.wrapping_add(asked) % PORTS;
+            let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
             if TcpListener::bind(address).is_ok() {
                 return Ok(address);
             }
         }
-        bail!("no free port between {FIRST_PORT} and {LAST_PORT}")
+        bail!("no free port from {FIRST_PORT} on")
     }
 
     fn spawn(&mut self, member: Member, address: SocketAddr) -> Result<()> {

@@ -142,13 +142,16 @@ fn soak(
     end: Instant,
 ) -> Findings {
     let mut findings = Findings::default();
-    if let Err(error) = round::warm_up(cluster, right, args.clients) {
-        findings.violations.push(format!("without faults: {error:#}"));
-        return findings;
-    }
+    let warm = match round::warm_up(cluster, right, args.clients) {
+        Ok(warm) => warm,
+        Err(error) => {
+            findings.violations.push(format!("without faults: {error:#}"));
+            return findings;
+        }
+    };
     while faults.left() > 0 && Instant::now() < end {
         let begun = Instant::now();
-        match round::play(cluster, right, &mut faults, args.round, args.clients, end) {
+        match round::play(cluster, right, &warm, &mut faults, args.round, args.clients, end) {
             Ok(round) => {
                 println!(
                     "{strategy}: {} faults left, {} requests in {:.0} s, {} right, {} wrong, {} violations",

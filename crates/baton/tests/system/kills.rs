@@ -18,10 +18,10 @@ fn under_faults(strategy: &'static str) {
     };
     let right = round::right_answers(recipe("none")).unwrap();
     let mut cluster = Cluster::start(recipe(strategy), None).unwrap();
-    round::warm_up(&cluster, &right, CLIENTS).unwrap();
+    let warm = round::warm_up(&cluster, &right, CLIENTS).unwrap();
     let mut faults = Faults::new(SEED, &[(Kind::Kill, 12), (Kind::Stop, 6)]);
     let end = Instant::now() + Duration::from_secs(120);
-    let findings = round::play(&mut cluster, &right, &mut faults, 18, CLIENTS, end).unwrap();
+    let findings = round::play(&mut cluster, &right, &warm, &mut faults, 18, CLIENTS, end).unwrap();
     println!("{strategy}: {findings:?}");
     assert_eq!(faults.left(), 0, "all of them were played");
     assert!(findings.tally.right > 0);
