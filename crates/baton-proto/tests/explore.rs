@@ -64,10 +64,13 @@ struct Posted {
 enum Command {
     Offer,
     Send,
-    Progress(u32),
+    /// From which unit to which.
+    Progress(u32, u32),
     Complete,
     Expect,
-    Fetch { early: bool },
+    Fetch {
+        early: bool,
+    },
     Receive,
 }
 
@@ -190,14 +193,16 @@ impl State {
         let peer = PeerAddress { engine: id(P, 1), host: "P".into(), port: 1 };
         let both = vec![UnitId(0), UnitId(1)];
         let node = &mut self.nodes[n];
-        if let Command::Progress(unit) = command {
-            node.memory[unit as usize] = 100 + u64::from(unit);
+        if let Command::Progress(from, to) = command {
+            (from..to).for_each(|unit| node.memory[unit as usize] = 100 + u64::from(unit));
         }
         node.open = true;
         let input = match command {
             Command::Offer => Input::Offer { transfer: X, chain: chain() },
             Command::Send => Input::Send { transfer: X, chain: chain() },
-            Command::Progress(unit) => Input::Progress { transfer: X, units: vec![UnitId(unit)] },
+            Command::Progress(from, to) => {
+                Input::Progress { transfer: X, units: (from..to).map(UnitId).collect() }
+            }
             Command::Complete => Input::Complete { transfer: X, prefilled: PREFILLED },
             Command::Expect => Input::Expect { transfer: X, peer, early: false },
             Command::Fetch { early } => {
@@ -383,12 +388,13 @@ fn explore(start: State) -> usize {
     seen.len()
 }
 
-const PULL_SOURCE: &[Command] =
-    &[Command::Offer, Command::Progress(0), Command::Progress(1), Command::Complete];
+const PULL_SOURCE: &[Command] = &[Command::Offer, Command::Progress(0, 2), Command::Complete];
+const EARLY_PULL_SOURCE: &[Command] =
+    &[Command::Offer, Command::Progress(0, 1), Command::Progress(1, 2), Command::Complete];
 const PULL_DESTINATION: &[Command] = &[Command::Expect, Command::Fetch { early: false }];
 const EARLY_PULL_DESTINATION: &[Command] = &[Command::Fetch { early: true }];
 const PUSH_SOURCE: &[Command] =
-    &[Command::Send, Command::Progress(0), Command::Progress(1), Command::Complete];
+    &[Command::Send, Command::Progress(0, 1), Command::Progress(1, 2), Command::Complete];
 const PUSH_DESTINATION: &[Command] = &[Command::Receive];
 
 #[test]
@@ -399,7 +405,7 @@ fn every_order_of_a_pull() {
 
 #[test]
 fn every_order_of_an_early_pull() {
-    let states = explore(State::new(PULL_SOURCE, EARLY_PULL_DESTINATION, [true, true]));
+    let states = explore(State::new(EARLY_PULL_SOURCE, EARLY_PULL_DESTINATION, [true, true]));
     println!("early pull: {states} states");
 }
 
