@@ -8,8 +8,8 @@ use baton_model::{EmulatedRunner, KvMemory};
 use baton_proto::{Compat, PeerAddress};
 use baton_routing::LegId;
 use baton_types::{
-    BlockHash, EngineId, EngineInfo, EngineLoad, EngineName, EngineRole, HeapRegion, KvLayout, Mutation,
-    PoolShape, SeqId, SideChannel, Time, TokenId,
+    BlockHash, EngineId, EngineInfo, EngineLoad, EngineName, EngineRole, HeapRegion, Mutation, PoolShape,
+    SeqId, SideChannel, Time, TokenId,
 };
 
 use crate::client::{MODEL, MODEL_NAME};
