@@ -206,6 +206,7 @@ impl Transport for ShmTransport {
                 peer.copy_slice(own.as_ref());
             }
             peer.send_notifications(&self.sockets, events);
+            peer.populate_slice();
         }
         self.peers.retain(|id, peer| {
             if peer.is_lost() {
@@ -213,7 +214,7 @@ impl Transport for ShmTransport {
             }
             !peer.is_lost()
         });
-        self.peers.values().any(|peer| peer.is_open() && peer.posts.is_copying())
+        self.peers.values().any(Peer::is_busy)
     }
 
     fn wait(&mut self, timeout: Duration) {

@@ -6,7 +6,6 @@ use std::time::Duration;
 use baton_server::{EmulatedChoice, ModelChoice, Server, ServerConfig, TransportKind};
 use baton_types::TransferId;
 use bytes::Bytes;
-use futures_util::future::join_all;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response};
@@ -31,9 +30,9 @@ struct Engine {
 }
 
 impl Engines {
-    /// Blocks of 16 tokens hold SmolLM2's KV; blocks of one token, 512 bytes each, are for counting descriptors.
-    pub async fn start(block_tokens: u32) -> Self {
-        Self { prefill: engine("prefill", block_tokens).await, decode: engine("decode", block_tokens).await }
+    /// Tokens of a block on each side. Where they differ, every head of every layer of a unit is a descriptor of its own.
+    pub async fn start(prefill_block: u32, decode_block: u32) -> Self {
+        Self { prefill: engine("prefill", prefill_block).await, decode: engine("decode", decode_block).await }
     }
 
     /// One hand-off and a few tokens.
@@ -78,15 +77,6 @@ impl Engines {
         response
     }
 
-    /// Many sequences that grow side by side leave the free blocks of both pools in no order.
-    pub async fn scatter(&self) {
-        for engine in [&self.prefill, &self.decode] {
-            join_all((0..64).map(|i| async move { engine.complete(&request(2_000_000 + i, 8, 400)).await }))
-                .await;
-        }
-        self.idle().await;
-    }
-
     pub async fn idle(&self) {
         for engine in [&self.prefill, &self.decode] {
             loop {
@@ -101,7 +91,7 @@ impl Engines {
 }
 
 async fn engine(name: &str, block_tokens: u32) -> Engine {
-    let (layers, kv_heads, head_dim) = if block_tokens == 1 { (2, 4, 8) } else { (30, 3, 64) };
+    let (layers, kv_heads, head_dim) = (30, 3, 64);
     let model = EmulatedChoice {
         profile: "tiny".to_owned(),
         layers,
@@ -116,7 +106,7 @@ async fn engine(name: &str, block_tokens: u32) -> Engine {
         block_tokens,
         step_tokens: STEP_TOKENS,
         max_model_len: Some(40_000),
-        kv_memory_bytes: Some(if block_tokens == 1 { 32 << 20 } else { 512 << 20 }),
+        kv_memory_bytes: Some(1 << 30),
         prefix_cache: false,
         transport: TransportKind::Shm,
         ..ServerConfig::default()

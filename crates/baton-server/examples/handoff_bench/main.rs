@@ -12,8 +12,10 @@ use trace::Trace;
 const ROUNDS: usize = 15;
 const MODES: [&str; 3] = ["push", "early-pull", "pull"];
 const PROMPTS: [u32; 2] = [1000, 4000];
-/// Blocks of one token, scattered: as many descriptors.
-const DESCRIPTORS: u32 = 16_384;
+/// A unit of 16 tokens is 30 layers x K and V x 3 heads, so many descriptors where block sizes differ.
+const UNIT_DESCRIPTORS: u32 = 30 * 2 * 3;
+/// 16,380 descriptors.
+const LONG_PROMPT: u32 = 91 * 16;
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() {
@@ -27,7 +29,7 @@ async fn main() {
 
 /// From the end of prefill's last chunk to the start of decode's first step.
 async fn first_steps(trace: &Trace) {
-    let engines = Engines::start(16).await;
+    let engines = Engines::start(16, 16).await;
     println!("{:>7} {:>11} {:>10} {:>14} {:>10}", "tokens", "", "wait (ms)", "min - max", "left (MB)");
     let mut seed = 0;
     for tokens in PROMPTS {
@@ -57,11 +59,10 @@ async fn first_steps(trace: &Trace) {
 
 /// The longest gap between two steps of a running decode, while another sequence's KV comes in and while none does.
 async fn gaps(trace: &Trace) {
-    let engines = Engines::start(1).await;
-    engines.scatter().await;
+    let engines = Engines::start(16, 32).await;
     let (mut with, mut without) = (Vec::new(), Vec::new());
-    for round in 0..=ROUNDS {
-        let (handle, body) = engines.prefill_for_pull(1_000_000 + round as u32, DESCRIPTORS).await;
+    for round in 0..=3 * ROUNDS {
+        let (handle, body) = engines.prefill_for_pull(1_000_000 + round as u32, LONG_PROMPT).await;
         let running = engines.start_long_answer().await;
         trace.clear();
         engines.decode(&body, handle).await;
@@ -71,14 +72,15 @@ async fn gaps(trace: &Trace) {
         let quiet = trace.longest_gap("decode");
         drop(running);
         engines.idle().await;
-        if round > 0 {
+        // A window too short for two steps tells nothing.
+        if round > 0 && !incoming.longest_gap.is_zero() && !quiet.is_zero() {
             with.push(incoming.longest_gap.as_secs_f64() * 1e3);
             without.push(quiet.as_secs_f64() * 1e3);
         }
     }
-    println!(
-        "longest gap between two steps of a decode while the KV of {DESCRIPTORS} scattered blocks comes in"
-    );
+    let descriptors = LONG_PROMPT / 16 * UNIT_DESCRIPTORS;
+    println!("longest gap between two steps of a decode while {descriptors} scattered descriptors come in");
+    println!("  rounds   {} with two steps or more while it lasted", with.len());
     println!("  with     {:.2} ms ({})", median(&with), range(&with));
     println!("  without  {:.2} ms ({})", median(&without), range(&without));
     println!("  with / without = {:.2} (asked: at most 1.2)", median(&with) / median(&without));

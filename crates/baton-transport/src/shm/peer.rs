@@ -112,10 +112,6 @@ impl Peer {
         self.outgoing_link().into_iter().chain(&self.incoming).any(|link| link.key == key)
     }
 
-    pub fn is_open(&self) -> bool {
-        matches!(self.outgoing, Outgoing::Open { .. })
-    }
-
     pub fn is_leaving(&self) -> bool {
         self.leaving
     }
@@ -230,6 +226,24 @@ impl Peer {
                 run.copy(own.base(), mapping.base());
                 true
             });
+        }
+    }
+
+    /// Whether there is more to do before the next sleep.
+    pub fn is_busy(&self) -> bool {
+        match &self.outgoing {
+            Outgoing::Open { mapping, .. } => self.posts.is_copying() || !mapping.is_populated(),
+            _ => false,
+        }
+    }
+
+    /// Makes the peer's pages ready while nothing waits to be copied.
+    pub fn populate_slice(&mut self) {
+        if let Outgoing::Open { mapping, .. } = &mut self.outgoing
+            && !self.posts.is_copying()
+            && !mapping.is_populated()
+        {
+            mapping.populate_slice();
         }
     }
 
