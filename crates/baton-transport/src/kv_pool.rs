@@ -184,7 +184,7 @@ impl KvPool {
     /// The memory of some units: of whole blocks where all units of a block are there, one after another.
     pub(crate) fn ranges(&self, units: &[UnitId]) -> Result<Vec<Descriptor>, TransportError> {
         let pairs: Vec<_> = units.iter().map(|&unit| (unit, unit)).collect();
-        let (blocks, rest) = whole_blocks(self, self, &pairs)?;
+        let [blocks, rest] = whole_blocks(self, self, &pairs)?;
         let ranks = self.layout.ranks;
         let of_blocks =
             blocks.iter().flat_map(|&(block, _)| (0..ranks).map(move |rank| self.block(rank, block)));
@@ -194,12 +194,11 @@ impl KvPool {
 
 /// Pairs of whole blocks, where the units of one of ours are, in order, those of one of theirs; and the pairs of units that are
 /// left.
-#[allow(clippy::type_complexity)]
 fn whole_blocks(
     ours: &KvPool,
     theirs: &KvPool,
     pairs: &[(UnitId, UnitId)],
-) -> Result<(Vec<(u32, u32)>, Vec<(u32, u32)>), TransportError> {
+) -> Result<[Vec<(u32, u32)>; 2], TransportError> {
     let (our_units, their_units) = (ours.shape().units, theirs.shape().units);
     if pairs.iter().any(|(our, their)| our.0 >= our_units || their.0 >= their_units) {
         return Err(TransportError::OutOfBounds);
@@ -220,7 +219,7 @@ fn whole_blocks(
             at += 1;
         }
     }
-    Ok((blocks, rest))
+    Ok([blocks, rest])
 }
 
 /// Two lists of one grain.
@@ -293,7 +292,7 @@ impl Route {
         if shared.is_empty() {
             return Err(TransportError::OutOfBounds);
         }
-        let (blocks, units) = whole_blocks(ours, theirs, pairs)?;
+        let [blocks, units] = whole_blocks(ours, theirs, pairs)?;
         let segment = |&(grain, lists): &(Grain, Lists)| {
             let (pairs, parts, heads) = match grain {
                 Grain::Block => (&blocks, 0..1, shared.start..shared.start + 1),

@@ -76,7 +76,7 @@ pub(super) struct Mapping {
     populated: usize,
 }
 
-/// How much of a mapping is populated before whoever waits for the poll gets its turn: about 1 ms.
+/// How much of a mapping is populated before whoever waits for the poll gets its turn.
 const POPULATE_BYTES: usize = 8 << 20;
 
 impl Mapping {
@@ -128,8 +128,8 @@ impl Mapping {
         self.populated >= self.len
     }
 
-    /// Enters the next pages into this process's tables, so that no copy has to wait for them: copying into pages that this
-    /// process has not touched yet takes three to six times as long. Where the kernel cannot do it, copies do.
+    /// Enters the next pages into this process's tables, so that no copy has to wait for them. Where the kernel cannot do
+    /// it, copies do.
     #[allow(unsafe_code)]
     pub fn populate_slice(&mut self) {
         let len = POPULATE_BYTES.min(self.len - self.populated);

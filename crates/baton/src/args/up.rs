@@ -20,7 +20,7 @@ Examples:
   The baseline to compare with, one engine without a hand-off:
       baton up --strategy none
 
-Ctrl-C stops everything; a second one at once.";
+Ctrl-C stops everything; a second one at once. If one process dies, the others are stopped as well.";
 
 #[derive(Clone, Debug, Args)]
 #[command(after_help = EXAMPLES)]

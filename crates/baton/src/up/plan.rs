@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use baton_types::EngineRole;
 
 use super::ports::Ports;
@@ -37,8 +37,13 @@ impl Process {
 
 impl Plan {
     /// # Errors
-    /// If a port is in use.
+    /// If a port is in use, or engines are asked for that the strategy has none of.
     pub fn new(args: &UpArgs, common: &CommonArgs, cores: u32, ports: &mut Ports) -> Result<Self> {
+        let split = args.prefill != 1 || args.decode != 1;
+        ensure!(
+            args.routing.strategy != Strategy::None || !split,
+            "--strategy none starts one engine that does both; leave --prefill and --decode out"
+        );
         let port = ports.hold(SocketAddr::new(args.host, args.port), "--port")?;
         let roles = roles(args);
         let threads = args.engine.threads.unwrap_or_else(|| (cores / roles.len() as u32).max(1));
@@ -187,11 +192,20 @@ mod tests {
 
     #[test]
     fn without_a_hand_off_one_engine_does_both_with_all_cores() {
-        let plan = plan(&["--model=emulated", "--strategy=none", "--prefill=3"], 8);
+        let plan = plan(&["--model=emulated", "--strategy=none"], 8);
         assert_eq!(plan.engines.len(), 1);
         assert_eq!(serve(&plan.engines[0]).role, EngineRole::Both);
         assert_eq!(plan.engines[0].threads, Some(8));
         assert_eq!(route(&plan).both, [plan.engines[0].url()]);
+    }
+
+    #[test]
+    fn engines_that_the_strategy_has_none_of_are_refused() {
+        for flag in ["--prefill=3", "--decode=2"] {
+            let (args, common) = up(&["--model=emulated", "--strategy=none", flag]);
+            let refused = Plan::new(&args, &common, 8, &mut Ports::new(args.base_port)).unwrap_err();
+            assert!(refused.to_string().contains("--strategy none"), "{refused}");
+        }
     }
 
     #[test]
