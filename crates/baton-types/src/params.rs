@@ -19,7 +19,8 @@ pub enum TransferMode {
 }
 
 /// Request side: `do_remote_decode` alone asks for prefill; `do_remote_prefill` with the peer's identity asks for decode.
-/// Response side: the handle, to be sent to the decode engine as it is.
+/// Response side, prefill: the handle, to be sent to the decode engine as it is. Response side, decode: what it retained, with
+/// `do_remote_decode`, to be sent to the next turn's prefill engine as `reuse`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct KvTransferParams {
@@ -32,23 +33,29 @@ pub struct KvTransferParams {
     /// vLLM's older name for what matches the two legs: from a Baton engine, the transfer id as text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote_request_id: Option<String>,
-    /// `name@incarnation` of the prefill engine.
+    /// `name@incarnation` of the engine that holds the KV.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote_engine_id: Option<String>,
-    /// Host of the prefill engine's side channel; IPv6 without brackets.
+    /// Host of its side channel; IPv6 without brackets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote_host: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote_port: Option<u16>,
-    /// Tensor-parallel ranks of the prefill engine; 1 for a Baton engine.
+    /// Its tensor-parallel ranks; 1 for a Baton engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tp_size: Option<u32>,
-    /// Tokens whose KV the prefill engine holds.
+    /// Tokens whose KV it holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote_num_tokens: Option<u32>,
     /// Of them, how many came from its prefix cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote_prefill_cached_tokens: Option<u32>,
+    /// For how long from now a decode engine retains the KV. A duration: vLLM's instant of expiry means nothing elsewhere (I6).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remote_ttl_ms: Option<u64>,
+    /// Request side, prefill: what a decode engine retained of the conversation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reuse: Option<Box<KvTransferParams>>,
 }
 
 #[cfg(test)]
