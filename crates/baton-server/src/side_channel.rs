@@ -238,6 +238,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 
 #[cfg(test)]
 mod tests {
+    use baton_proto::Held;
     use baton_types::{EngineId, EngineName, TransferId};
     use tokio::sync::mpsc::Receiver;
 

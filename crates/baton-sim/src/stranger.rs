@@ -1,7 +1,7 @@
 //! Somebody who is no engine, and talks to one all the same. A stranger may have overheard which transfers there are.
 
 use baton_proto::message::{Decline, VERSION};
-use baton_proto::{Compat, ConnId, Input, Message, Prefilled, codec};
+use baton_proto::{Compat, ConnId, Held, Input, Message, Prefilled, codec};
 use baton_types::{BlockHash, EngineId, EngineName, KvDtype, Millis, PoolShape, TokenId, TransferId, UnitId};
 
 use crate::fault::Fault;
