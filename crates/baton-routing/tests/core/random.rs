@@ -135,7 +135,8 @@ impl World {
                 let model = if *known_model { "tiny" } else { "other" }.to_owned();
                 let (request, sequences) =
                     (RequestId(self.arrived), 1 + u32::from(self.arrived.is_multiple_of(16)));
-                Some(Input::Arrive { request, model: Some(model), streaming: *streaming, sequences })
+                let turn = None;
+                Some(Input::Arrive { request, model: Some(model), streaming: *streaming, sequences, turn })
             }
             Op::Gone(n) => Some(Input::ClientGone { request: RequestId(*n as u64 % (self.arrived + 1)) }),
             Op::Connected(n) => leg(n).map(|leg| Input::LegConnected { leg }),
