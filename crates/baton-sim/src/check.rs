@@ -101,6 +101,7 @@ impl World {
                 + census.registrations
                 + census.posts
                 + census.farewells
+                + census.retentions
                 + process.served.len();
             let free = stats.blocks.free == node.spec.num_blocks as usize;
             let idle = process.core.is_idle() && owed == 0 && free;

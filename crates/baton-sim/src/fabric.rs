@@ -308,6 +308,14 @@ impl World {
             if write {
                 let found = state(post.owner, *ours);
                 assert_ne!(found, Some(BlockState::Free), "I3: {:?} reads {ours:?}", post.order);
+            } else if self.is_bound(post) {
+                let found = state(post.target, *theirs);
+                assert_ne!(
+                    found,
+                    Some(BlockState::Free),
+                    "I3: {theirs:?} is read, and free: {:?}",
+                    post.order
+                );
             }
         }
     }
@@ -315,14 +323,18 @@ impl World {
     /// A reader must be able to tell that a byte came too late: by then the source may have put something else there.
     fn note_late_read(&mut self, key: u64) {
         let post = &self.fabric.posts[&key];
-        let source =
-            self.nodes[post.target.node].process.as_ref().filter(|process| process.life == post.target);
-        let Some(source) = source.filter(|_| post.order.direction == Direction::Read) else { return };
-        let bound = post.transfers.iter().any(|transfer| source.core.knows(*transfer));
-        if !bound {
+        let reads = post.order.direction == Direction::Read && self.is_alive(post.target);
+        if reads && !self.is_bound(post) {
             let (owner, transfers) = (post.owner, post.transfers.clone());
             self.ledger.read_late(owner, &transfers);
         }
+    }
+
+    /// Whether the other side still answers for what is moved.
+    fn is_bound(&self, post: &Moving) -> bool {
+        let target = self.nodes.get(post.target.node).and_then(|node| node.process.as_ref());
+        let target = target.filter(|process| process.life == post.target);
+        target.is_some_and(|process| post.transfers.iter().any(|transfer| process.core.knows(*transfer)))
     }
 
     /// The last of a post: its completion, and its notification, each in its own time.

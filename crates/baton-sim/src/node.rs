@@ -185,11 +185,16 @@ fn engine_config(
     proto.register_timeout = Duration::from_millis(timing.register_timeout_ms);
     proto.peer_grace = Duration::from_millis(timing.peer_grace_ms);
     proto.dial_attempts = timing.dial_attempts;
+    if let Some(retain) = spec.retain {
+        proto.retain_ttl = Duration::from_millis(retain.ttl_ms);
+        proto.retain_renewable = retain.renewable;
+    }
     proto.mutation = mutation;
     if let Some(tables) = timing.tables {
         proto.limits.transfers = tables;
         proto.limits.registrations = tables;
         proto.limits.memories = tables;
+        proto.limits.retentions = tables;
     }
     Config {
         max_running: spec.max_running,
@@ -199,6 +204,9 @@ fn engine_config(
         max_inbound_blocks: spec.max_inbound_blocks,
         watermark_blocks: spec.watermark_blocks,
         prefix_cache: spec.prefix_cache,
+        max_retained_blocks: spec.retain.map_or(0, |retain| retain.blocks),
+        reuse_threshold: spec.reuse_threshold,
+        reuse_timeout: Duration::from_millis(spec.reuse_timeout_ms),
         on_lost_kv: if spec.recompute { OnLostKv::Recompute } else { OnLostKv::Fail },
         kv_timeout: Duration::from_millis(spec.kv_timeout_ms),
         model: MODEL.fingerprint(),

@@ -1,14 +1,18 @@
 //! Everything that a run consists of, and its one loop: the earliest event or timer, then the next.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::time::Duration;
 
 use baton_engine::Output;
 use baton_routing::EngineKey;
 use baton_types::{Mutation, SeqId, Time};
 
+use crate::arrivals::Arrivals;
+use crate::ask::Ask;
 use crate::chaos::router_core;
 use crate::client::Client;
+use crate::conversation::RetainedAt;
+use crate::edge::Ended;
 use crate::fabric::Fabric;
 use crate::fault::{Fault, Luck};
 use crate::front::{Front, LegAsk, LegNews, Line, Probe};
@@ -17,6 +21,7 @@ use crate::log::Log;
 use crate::node::{Life, Node, letter};
 use crate::queue::Queue;
 use crate::random::Random;
+use crate::retention_book::RetentionBook;
 use crate::scenario::Scenario;
 use crate::split::Split;
 use crate::tally::Tally;
@@ -40,7 +45,11 @@ pub(crate) struct World {
     pub fabric: Fabric,
     pub split: Split,
     pub ledger: Ledger,
+    pub retention_book: RetentionBook,
+    /// The latest that was retained of each request's conversation, by the request's number.
+    pub retained: BTreeMap<u64, RetainedAt>,
     pub clients: Vec<Client>,
+    pub arrivals: Arrivals,
     pub mutation: Mutation,
     /// When faults stopped; from there on everything must come to its end.
     pub quiet_since: Option<Time>,
@@ -103,8 +112,9 @@ impl World {
     pub fn new(scenario: Scenario, mutation: Mutation, log: Log) -> Self {
         let mut random = Random::new(scenario.seed);
         let core = router_core(&scenario, random.next(), mutation);
-        let client = |ask: &crate::scenario::Ask| Client::new(ask.clone(), &scenario.layout);
+        let client = |ask: &Ask| Client::new(ask.clone(), &scenario.layout);
         let clients = scenario.requests.iter().map(client).collect();
+        let arrivals = Arrivals::of(&scenario.requests);
         let luck = Luck::new(&scenario.faults, random.next());
         let node = |(i, spec): (usize, &crate::scenario::EngineSpec)| Node {
             name: format!("{}{i}", letter(spec.role)),
@@ -127,7 +137,10 @@ impl World {
             fabric: Fabric::default(),
             split: Split::default(),
             ledger: Ledger::default(),
+            retention_book: RetentionBook::default(),
+            retained: BTreeMap::new(),
             clients,
+            arrivals,
             mutation,
             quiet_since: None,
         }
@@ -139,13 +152,7 @@ impl World {
             self.start_process(node);
             self.queue.push(Time::ZERO, Event::Probe { engine: EngineKey(node as u32) });
         }
-        let arrivals: Vec<Time> = self.clients.iter().map(|client| Time(client.ask.at_us * 1_000)).collect();
-        for (client, at) in arrivals.iter().enumerate() {
-            self.queue.push(*at, Event::Arrive { client });
-        }
-        let first = arrivals.iter().min().copied().unwrap_or_default();
-        let last = arrivals.iter().max().copied().unwrap_or_default();
-        self.queue.push(last + Duration::from_micros(self.scenario.unrest_us), Event::Quiet);
+        let first = self.first_arrivals();
         for deed in Fault::deeds().filter(|deed| self.scenario.faults.of(*deed) > 0) {
             self.queue.push(first, Event::Turn { deed });
         }
@@ -309,8 +316,8 @@ impl World {
                 self.queue.push(self.now + duration, Event::StepEnds { to, ok });
             }
             Output::Token { seq, token } => self.token(node, seq, token),
-            Output::Finished { seq, reason, usage, handle, .. } => {
-                self.finished(node, seq, reason, usage, handle.is_some());
+            Output::Finished { seq, reason, usage, handle, retained } => {
+                self.finished(node, seq, Ended { reason, usage, handle: handle.is_some(), retained });
             }
             Output::Refused { seq, why } => self.refused(node, seq, why),
             Output::Proto(output) => self.obey_proto(node, output),
