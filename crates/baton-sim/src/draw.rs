@@ -32,7 +32,7 @@ impl Scenario {
             order: KvOrder::BlockMajor,
         };
         let mut workload = Workload::draw(random, layout.block_tokens);
-        let converses = random.chance(450);
+        let converses = random.chance(400);
         if converses {
             draw_conversations(random, &mut workload);
         }
@@ -87,7 +87,8 @@ impl Scenario {
 
 /// Long prompts, for turns to become part of.
 fn draw_conversations(random: &mut Random, workload: &mut Workload) {
-    workload.longest_prompt = random.within(60..300) as usize;
+    workload.longest_prompt = random.within(40..160) as usize;
+    workload.requests = random.within(2..30);
     workload.turns = random.within(300..950) as u32;
     workload.hostile = random.pick(&[0, 0, 100, 500]);
 }
@@ -99,19 +100,20 @@ fn retain(random: &mut Random, scenario: &mut Scenario, workload: &mut Workload)
         scenario.strategy = Strategy::Bidirectional(random.pick(&modes));
     }
     let ttl_ms = random.skewed(20..20_000);
-    workload.think_us = 0..ttl_ms * 3_000;
+    workload.think_us = 0..ttl_ms * random.pick(&[100, 1_000, 3_000]);
     scenario.names_are_global = random.chance(300);
     for engine in &mut scenario.engines {
-        let blocks = random.within(1..u64::from(engine.num_blocks) + 1) as usize;
-        let spec = RetainSpec {
-            ttl_ms: random.within(ttl_ms / 2..ttl_ms * 2),
-            renewable: random.chance(100),
-            blocks,
-        };
-        engine.retain = (!random.chance(100)).then_some(spec);
+        let all = u64::from(engine.num_blocks);
+        let blocks = if random.chance(600) { all } else { random.within(1..all + 1) } as usize;
+        let ttl_ms = random.within(ttl_ms / 2..ttl_ms * 2);
+        engine.retain =
+            (!random.chance(100)).then_some(RetainSpec { ttl_ms, renewable: random.chance(100), blocks });
+        // Else much of the history is here already.
+        engine.prefix_cache = random.chance(500);
+        engine.reuse_threshold = random.skewed(0..80) as usize;
     }
     scenario.limits.conversations = ConversationLimits {
-        entries: random.skewed(0..100) as usize,
+        entries: if random.chance(100) { random.below(4) as usize } else { 1_000 },
         lookups: random.within(1..9) as usize,
         margin_ms: random.skewed(0..5_000),
         slack: random.below(6) as usize,

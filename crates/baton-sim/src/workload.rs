@@ -106,9 +106,9 @@ fn draw_prompt(random: &mut Random, documents: &[Vec<TokenId>], longest: usize) 
 
 /// A first turn, to be answered in some way.
 fn a_question(random: &mut Random, prompt: Vec<TokenId>) -> Ask {
-    let conversation = match random.below(3) {
+    let conversation = match random.below(7) {
         0 => Conversation::Untold,
-        1 => Conversation::Named(format!("chat-{}", random.below(20))),
+        1..=3 => Conversation::Named(format!("chat-{}", random.below(20))),
         _ => Conversation::Messages(vec![prompt.len()]),
     };
     Ask {
