@@ -13,6 +13,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("baton-model", &["baton-types", "baton-engine"]),
     ("baton-transport", &["baton-types"]),
     ("baton-openai", &["baton-types"]),
+    ("baton-workload", &["baton-types"]),
     // Programs.
     (
         "baton-server",
