@@ -1,6 +1,6 @@
 //! When clients arrive: at their time, or a while after the one whose conversation they continue.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use baton_types::Time;
@@ -41,7 +41,7 @@ impl Arrivals {
 impl World {
     /// Has those arrive that follow nobody; when the first of them does.
     pub fn first_arrivals(&mut self) -> Time {
-        let follows: Vec<usize> =
+        let follows: BTreeSet<usize> =
             self.arrivals.followers.values().flatten().map(|(client, _)| *client).collect();
         let mut first: Option<Time> = None;
         for client in (0..self.clients.len()).filter(|client| !follows.contains(client)) {
@@ -57,6 +57,9 @@ impl World {
 
     /// A client's request is over: those that follow it begin to think.
     pub fn begin_thinking(&mut self, over: usize) {
+        if self.recording.is_some() {
+            self.clients[over].forget();
+        }
         for (client, think) in self.arrivals.followers.remove(&over).unwrap_or_default() {
             let at = (self.now + think).max(self.earliest(client));
             self.queue.push(at, Event::Arrive { client });

@@ -7,6 +7,7 @@ use baton_model::runner_emulated::oracle;
 use baton_types::{BlockChain, BlockHash, CacheSalt, KvLayout, SamplingParams, Time, TokenId};
 
 use crate::ask::Ask;
+use crate::depth::Depth;
 use crate::front::Line;
 
 /// The one model of every simulated engine.
@@ -55,10 +56,16 @@ impl Client {
         let unstopped = whole_answer(&ask, layout);
         let salt = CacheSalt { model: MODEL.fingerprint(), ..salt(&ask) };
         let all: Vec<TokenId> = ask.prompt.iter().chain(&unstopped).copied().collect();
+        let chain = BlockChain::new(&salt, layout.block_tokens as usize, &all).full_blocks(1);
+        Self { chain, expected: stopped(&ask, unstopped), ..Self::silent(ask) }
+    }
+
+    /// One that has not made up its words yet.
+    pub fn silent(ask: Ask) -> Self {
         Self {
             sampling: sampling(&ask),
-            chain: BlockChain::new(&salt, layout.block_tokens as usize, &all).full_blocks(1),
-            expected: stopped(&ask, unstopped),
+            chain: Vec::new(),
+            expected: Vec::new(),
             ask,
             received: Vec::new(),
             attached: None,
@@ -67,6 +74,17 @@ impl Client {
             stalled_until: Time::ZERO,
             state: ClientState::NotArrived,
         }
+    }
+
+    /// It says this, and expects the answer to it.
+    pub fn remember(&mut self, prompt: Vec<TokenId>, depth: Depth, layout: &KvLayout) {
+        self.ask.prompt = prompt;
+        self.expected = depth.answer(&self.ask, layout);
+    }
+
+    /// Its words were many.
+    pub fn forget(&mut self) {
+        (self.ask.prompt, self.expected, self.received) = Default::default();
     }
 
     /// How many tokens the answer has on an engine whose sequences end at `max_len` tokens.

@@ -7,6 +7,7 @@ use baton_routing::LegFault;
 use baton_types::{LegKind, SeqId, TokenId, TransferId};
 
 use crate::conversation::RetainedAt;
+use crate::depth::Depth;
 use crate::fault::Fault;
 use crate::front::{LegAsk, LegNews, Line};
 use crate::node::{Process, ServedLeg};
@@ -79,7 +80,9 @@ impl World {
     fn reading(&mut self, client: usize, retained: RetainedAt) -> Reuse {
         let RetainedAt { retention, peer, tokens, .. } = retained;
         let transfer = TransferId(u128::from(self.random.next()));
-        self.retention_book.reads(transfer, &self.clients[client].chain);
+        if self.depth == Depth::Bytes {
+            self.retention_book.reads(transfer, &self.clients[client].chain);
+        }
         Reuse { transfer, retention, peer, tokens }
     }
 
@@ -89,12 +92,14 @@ impl World {
             (self.nodes[node].process.as_ref().expect("it has just spoken"), &self.nodes[node].spec);
         let retain = spec.retain.expect("I12: it was asked to");
         let ttl = Duration::from_millis(retain.ttl_ms);
-        let units = (retained.tokens / self.scenario.layout.block_tokens) as usize;
         let client = &self.clients[client];
-        let held = client.chain.get(..units);
-        let held = held.unwrap_or_else(|| panic!("I2: {retained:?} is more than all of prompt and answer"));
-        let until = (!retain.renewable).then(|| spec.clock.shows(self.now) + ttl);
-        self.retention_book.retains(process.life, retained.retention, held, until);
+        if self.depth == Depth::Bytes {
+            let units = (retained.tokens / self.scenario.layout.block_tokens) as usize;
+            let held = client.chain.get(..units);
+            let held = held.unwrap_or_else(|| panic!("I2: {retained:?} is more than prompt and answer"));
+            let until = (!retain.renewable).then(|| spec.clock.shows(self.now) + ttl);
+            self.retention_book.retains(process.life, retained.retention, held, until);
+        }
         let Retained { retention, tokens } = retained;
         let at = RetainedAt { retention, peer: process.address(), tokens, ttl };
         self.retained.insert(client.ask.number, at.clone());
@@ -142,7 +147,9 @@ impl World {
     pub fn finished(&mut self, node: usize, seq: SeqId, ended: Ended) {
         let Ended { reason, usage, handle, retained } = ended;
         let process = self.nodes[node].process.as_mut().expect("it has just spoken");
-        check_hits(process, self.scenario.layout.block_tokens, seq, usage);
+        if self.depth == Depth::Bytes {
+            check_hits(process, self.scenario.layout.block_tokens, seq, usage);
+        }
         let address = handle.then(|| process.address());
         let client = process.served.get(&seq).expect("I4: a sequence ends once").client;
         let retained = retained.map(|retained| self.note_retained(node, client, retained));

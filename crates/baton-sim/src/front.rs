@@ -11,6 +11,7 @@ use baton_types::{EngineInfo, LegKind, Time, TokenId, TransferId};
 use crate::ask::Reference;
 use crate::client::{ClientState, MODEL_NAME};
 use crate::conversation::RetainedAt;
+use crate::depth::Depth;
 use crate::fault::Fault;
 use crate::leg_book::LegBook;
 use crate::split::Place;
@@ -127,6 +128,9 @@ impl World {
     // The clients.
 
     pub fn client_arrives(&mut self, client: usize) {
+        if let Some(recording) = &self.recording {
+            self.clients[client].remember(recording.prompt(client), self.depth, &self.scenario.layout);
+        }
         let asker = &mut self.clients[client];
         asker.state = ClientState::Waiting;
         asker.arrived = self.now;
@@ -179,7 +183,9 @@ impl World {
             self.log.line(self.now, "router", format_args!("-> {output:?}"));
             outputs.push(output);
         }
-        self.front.core.check();
+        if self.depth == Depth::Bytes {
+            self.front.core.check();
+        }
         self.front.timer = self.front.core.poll_timeout().map(|(due, _)| clock.reaches(due));
         for output in outputs {
             match output {

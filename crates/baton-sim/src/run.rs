@@ -119,7 +119,7 @@ pub fn try_scenario(config: &SimConfig, scenario: &Scenario) -> Result<Outcome, 
     }
 }
 
-fn text_of(panic: &(dyn Any + Send)) -> String {
+pub(crate) fn text_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message").to_owned()
 }

@@ -12,6 +12,7 @@ use crate::ask::Ask;
 use crate::chaos::router_core;
 use crate::client::Client;
 use crate::conversation::RetainedAt;
+use crate::depth::Depth;
 use crate::edge::Ended;
 use crate::fabric::Fabric;
 use crate::fault::{Fault, Luck};
@@ -21,6 +22,7 @@ use crate::log::Log;
 use crate::node::{Life, Node, letter};
 use crate::queue::Queue;
 use crate::random::Random;
+use crate::recording::Recording;
 use crate::retention_book::RetentionBook;
 use crate::scenario::Scenario;
 use crate::split::Split;
@@ -50,6 +52,9 @@ pub(crate) struct World {
     pub retained: BTreeMap<u64, RetainedAt>,
     pub clients: Vec<Client>,
     pub arrivals: Arrivals,
+    pub depth: Depth,
+    /// What is recorded of a trace's requests; where there is none, the scenario has all words.
+    pub recording: Option<Recording>,
     pub mutation: Mutation,
     /// When faults stopped; from there on everything must come to its end.
     pub quiet_since: Option<Time>,
@@ -110,10 +115,21 @@ impl Event {
 
 impl World {
     pub fn new(scenario: Scenario, mutation: Mutation, log: Log) -> Self {
-        let mut random = Random::new(scenario.seed);
-        let core = router_core(&scenario, random.next(), mutation);
         let client = |ask: &Ask| Client::new(ask.clone(), &scenario.layout);
         let clients = scenario.requests.iter().map(client).collect();
+        Self::of(scenario, clients, mutation, log)
+    }
+
+    /// Down to blocks only: clients find their words when they arrive.
+    pub fn recorded(scenario: Scenario, recording: Recording) -> Self {
+        let clients = scenario.requests.iter().map(|ask| Client::silent(ask.clone())).collect();
+        let world = Self::of(scenario, clients, Mutation::NONE, Log::silent());
+        Self { depth: Depth::Blocks, recording: Some(recording), ..world }
+    }
+
+    fn of(scenario: Scenario, clients: Vec<Client>, mutation: Mutation, log: Log) -> Self {
+        let mut random = Random::new(scenario.seed);
+        let core = router_core(&scenario, random.next(), mutation);
         let arrivals = Arrivals::of(&scenario.requests);
         let luck = Luck::new(&scenario.faults, random.next());
         let node = |(i, spec): (usize, &crate::scenario::EngineSpec)| Node {
@@ -141,6 +157,8 @@ impl World {
             retained: BTreeMap::new(),
             clients,
             arrivals,
+            depth: Depth::Bytes,
+            recording: None,
             mutation,
             quiet_since: None,
         }
@@ -165,7 +183,8 @@ impl World {
     /// One event, or one timer.
     fn step(&mut self) {
         self.tally.events += 1;
-        assert!(self.tally.events < MAX_EVENTS, "I8: the run does not end");
+        let endless = self.tally.events >= MAX_EVENTS && self.depth == Depth::Bytes;
+        assert!(!endless, "I8: the run does not end");
         let timer = self.next_timer();
         let event = self.queue.peek();
         match (event, timer) {
@@ -270,7 +289,7 @@ impl World {
 
     fn start_process(&mut self, node: usize) {
         let incarnation = self.random.next();
-        self.nodes[node].start(node, incarnation, &self.scenario.proto, self.mutation);
+        self.nodes[node].start(node, incarnation, &self.scenario.proto, self.depth, self.mutation);
         let Node { name, process, .. } = &self.nodes[node];
         let id = &process.as_ref().expect("just started").id;
         self.log.line(self.now, name, format_args!("starts as {id}"));
@@ -292,7 +311,10 @@ impl World {
             self.log.line(self.now, name, format_args!("-> {}", crate::words::EngineOutput(&output)));
             outputs.push(output);
         }
-        process.core.check();
+        match &mut self.recording {
+            Some(recording) => recording.note_retained(self.now, node, process.core.stats().blocks.retained),
+            None => process.core.check(),
+        }
         process.timer = process.core.poll_timeout().map(|(due, _)| clock.reaches(due));
         let may_exit = process.draining && process.core.is_idle();
         for output in outputs {
