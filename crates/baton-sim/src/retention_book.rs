@@ -103,7 +103,7 @@ mod tests {
         book
     }
 
-    fn granted(units: u32, remaining_ms: u64) -> Message {
+    fn granted(units: u32, remaining_ms: u32) -> Message {
         Message::Granted {
             transfer: READING,
             attempt: 0,
