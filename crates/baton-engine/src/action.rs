@@ -4,6 +4,8 @@ use baton_proto::{Ending, PeerAddress};
 use baton_types::{CacheSalt, SamplingParams, SeqId, TokenId, TransferId, TransferMode};
 
 use crate::batch::{Batch, StepResult};
+use crate::readback::Reuse;
+use crate::retention::Retained;
 
 /// A sequence is answered by exactly one of Refused and Finished, and nothing about it follows that.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,6 +49,10 @@ pub struct Request {
     pub stop_tokens: Vec<TokenId>,
     pub sampling: SamplingParams,
     pub hand_off: HandOff,
+    /// KV of an earlier turn that another engine retained.
+    pub reuse: Option<Reuse>,
+    /// Keep the KV of prompt and answer under this new id, if the sequence ends well.
+    pub retention: Option<TransferId>,
 }
 
 /// Which part of a request this engine does.
@@ -75,6 +81,8 @@ pub enum Output {
         usage: Usage,
         /// Present if the prompt's KV waits for, or goes to, a peer.
         handle: Option<Handle>,
+        /// Present if the KV of prompt and answer is kept for the next turn.
+        retained: Option<Retained>,
     },
     Refused {
         seq: SeqId,
@@ -110,8 +118,8 @@ pub struct Usage {
     pub prompt_tokens: u32,
     /// Of the prompt: found in this engine's prefix cache when the sequence was first admitted.
     pub hit_tokens: u32,
-    /// Of the prompt: computed by nobody for this request. The same as `hit_tokens`, but where the KV came from a peer it is what
-    /// the peer found.
+    /// Of the prompt: computed by nobody for this request, but found or read back. Where the KV came from the engine that computed
+    /// it, it is what that one says.
     pub cached_tokens: u32,
     /// Of the prompt: KV that came from a peer.
     pub received_tokens: u32,

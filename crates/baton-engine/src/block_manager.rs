@@ -82,6 +82,15 @@ impl BlockManager {
         Some(Admission { table: BlockTable { blocks, published: hit_blocks }, hit_blocks })
     }
 
+    /// Whether [`admit`](Self::admit) would find enough blocks if nothing were retained.
+    pub fn would_admit(&self, tokens: usize, full_hashes: &[BlockHash], reserve: usize) -> bool {
+        let most_hits = (tokens - 1) / self.block_tokens;
+        let hits = self.cache.iter().flat_map(|cache| cache.lookup(&full_hashes[..most_hits]));
+        let in_use = hits.filter(|id| !self.pool.is_reclaimable(*id)).count();
+        let BlockCounts { free, retained, .. } = self.pool.counts();
+        self.blocks_for(tokens) - in_use + reserve <= free + retained
+    }
+
     /// One more block at the end of a table; false if none is Free.
     pub fn grow(&mut self, table: &mut BlockTable) -> bool {
         let block = self.allocate();
@@ -126,6 +135,25 @@ impl BlockManager {
         for id in blocks.iter().rev() {
             self.pool.end_lease(*id);
         }
+    }
+
+    /// A retention holds these blocks, whatever becomes of the sequence.
+    pub fn retain(&mut self, blocks: &[BlockId]) {
+        for id in blocks {
+            self.pool.retain(*id);
+        }
+    }
+
+    pub fn end_retention(&mut self, blocks: &[BlockId]) {
+        for id in blocks.iter().rev() {
+            self.pool.end_retention(*id);
+        }
+    }
+
+    /// How many blocks would be retained if these were as well.
+    pub fn retained_with(&self, blocks: &[BlockId]) -> usize {
+        let new = blocks.iter().filter(|id| self.pool.retained(**id) == 0).count();
+        self.pool.retained_blocks() + new
     }
 
     /// A peer's KV may be written into the blocks from `first` on; which they are.

@@ -1,9 +1,10 @@
 //! Every block's state, and the rule that makes it (I1).
 //!
-//! A block has two counts and a mark:
+//! A block has three counts and a mark:
 //! - *users*: how many block tables hold it;
 //! - *leases*: how many transfers out of this engine hold it, so that a peer may read it, or we may still be sending it;
-//! - *inbound*: a peer, or a post of ours, may write it. Such a block has no users, no leases and no hash: nobody may look at
+//! - *retained*: how many conversations it is kept for. Nobody reads it for that alone: whoever does has a lease as well;
+//! - *inbound*: a peer, or a post of ours, may write it. Such a block has none of the counts and no hash: nobody may look at
 //!   bytes that are still being written, and nobody else may want them.
 //!
 //! and exactly one state, the first that fits:
@@ -13,7 +14,7 @@
 //! | Receiving | inbound, and a sequence waits for it |
 //! | Quarantined | inbound, and nobody waits any more, but the writer has not let go yet |
 //! | Active | users > 0 |
-//! | Leased | leases > 0 |
+//! | Leased | leases > 0 or retained > 0 |
 //! | Free | else |
 //!
 //! Only Free blocks are handed out for new contents (I3). A Free block keeps its hash until then, so that the prefix cache can
@@ -44,6 +45,7 @@ enum Inbound {
 struct Block {
     users: u32,
     leases: u32,
+    retained: u32,
     inbound: Option<Inbound>,
     hash: Option<BlockHash>,
     /// When it became Free last, on the pool's own count.
@@ -56,9 +58,14 @@ impl Block {
             Some(Inbound::Awaited) => BlockState::Receiving,
             Some(Inbound::Abandoned) => BlockState::Quarantined,
             None if self.users > 0 => BlockState::Active,
-            None if self.leases > 0 => BlockState::Leased,
+            None if self.leases > 0 || self.retained > 0 => BlockState::Leased,
             None => BlockState::Free,
         }
+    }
+
+    /// Kept for conversations, and for nothing else.
+    fn is_only_retained(&self) -> bool {
+        self.state() == BlockState::Leased && self.leases == 0
     }
 }
 
@@ -70,6 +77,8 @@ pub struct BlockPool {
     blocks: Vec<Block>,
     free: BTreeSet<FreeKey>,
     counts: BlockCounts,
+    /// With retained > 0.
+    retained: usize,
     frees: u64,
 }
 
@@ -79,6 +88,7 @@ impl BlockPool {
             blocks: vec![Block::default(); num_blocks as usize],
             free: (0..num_blocks).map(|id| (false, 0, BlockId(id))).collect(),
             counts: BlockCounts { free: num_blocks as usize, ..BlockCounts::default() },
+            retained: 0,
             frees: 0,
         }
     }
@@ -101,6 +111,21 @@ impl BlockPool {
 
     pub fn leases(&self, id: BlockId) -> u32 {
         self.blocks[id.index()].leases
+    }
+
+    pub fn retained(&self, id: BlockId) -> u32 {
+        self.blocks[id.index()].retained
+    }
+
+    /// How many blocks are kept for conversations, in use or not.
+    pub fn retained_blocks(&self) -> usize {
+        self.retained
+    }
+
+    /// Free, or would be if nothing were retained.
+    pub fn is_reclaimable(&self, id: BlockId) -> bool {
+        let block = &self.blocks[id.index()];
+        block.state() == BlockState::Free || block.is_only_retained()
     }
 
     /// Hands out a Free block for new contents, with one user. Also says which hash it loses by that.
@@ -132,7 +157,10 @@ impl BlockPool {
 
     pub fn lease(&mut self, id: BlockId) {
         self.change(id, |block| {
-            assert!(block.users > 0, "I3: a lease starts while a sequence holds the block");
+            assert!(
+                block.users > 0 || block.retained > 0,
+                "I3: a lease starts while somebody holds the block"
+            );
             block.leases += 1;
         });
     }
@@ -144,11 +172,25 @@ impl BlockPool {
         });
     }
 
+    pub fn retain(&mut self, id: BlockId) {
+        self.change(id, |block| {
+            assert!(block.users > 0, "I3: a retention starts while a sequence holds the block");
+            block.retained += 1;
+        });
+    }
+
+    pub fn end_retention(&mut self, id: BlockId) {
+        self.change(id, |block| {
+            assert!(block.retained > 0, "I4: a retention ends once");
+            block.retained -= 1;
+        });
+    }
+
     /// Active, just allocated -> Receiving.
     pub fn receive(&mut self, id: BlockId) {
         self.change(id, |block| {
             assert!(
-                block.users == 1 && block.leases == 0 && block.hash.is_none(),
+                block.users == 1 && block.leases == 0 && block.retained == 0 && block.hash.is_none(),
                 "I3: a writer gets it alone"
             );
             block.users = 0;
@@ -193,7 +235,11 @@ impl BlockPool {
         let block = &self.blocks[id.index()];
         // I2: a hashed block is never rewritten. I3: nor one that a peer may read or write.
         assert!(
-            block.users == 1 && block.leases == 0 && block.inbound.is_none() && block.hash.is_none(),
+            block.users == 1
+                && block.leases == 0
+                && block.retained == 0
+                && block.inbound.is_none()
+                && block.hash.is_none(),
             "I2, I3: {id:?} is written by a step: {block:?}"
         );
     }
@@ -202,9 +248,13 @@ impl BlockPool {
     fn change(&mut self, id: BlockId, change: impl FnOnce(&mut Block)) {
         let block = &mut self.blocks[id.index()];
         let before = block.state();
+        let (was_kept, was_only_kept) = (block.retained > 0, block.is_only_retained());
         let key = (block.hash.is_some(), block.freed, id);
         change(block);
         let after = block.state();
+        self.retained = self.retained + usize::from(block.retained > 0) - usize::from(was_kept);
+        let only_kept = usize::from(block.is_only_retained());
+        self.counts.retained = self.counts.retained + only_kept - usize::from(was_only_kept);
         if before == after {
             return;
         }
@@ -239,6 +289,7 @@ impl BlockPool {
         let mut counted = BlockCounts::default();
         for (id, block) in self.ids().zip(&self.blocks) {
             let state = block.state();
+            counted.retained += usize::from(block.is_only_retained());
             match state {
                 BlockState::Free => counted.free += 1,
                 BlockState::Active => counted.active += 1,
@@ -249,10 +300,12 @@ impl BlockPool {
             let free = self.free.contains(&(block.hash.is_some(), block.freed, id));
             assert_eq!(free, state == BlockState::Free, "I1: {id:?} {block:?}");
             if block.inbound.is_some() {
-                assert!(block.users == 0 && block.leases == 0, "I3: {id:?} {block:?}");
+                assert!(block.users == 0 && block.leases == 0 && block.retained == 0, "I3: {id:?} {block:?}");
                 assert!(block.hash.is_none(), "I2: {id:?} {block:?}");
             }
         }
+        let kept = self.blocks.iter().filter(|block| block.retained > 0).count();
+        assert_eq!(kept, self.retained, "I1: retained blocks");
         assert_eq!(counted, self.counts, "I1: counts");
         assert_eq!(counted.total(), self.blocks.len(), "I1: conservation");
         assert_eq!(self.free.len(), counted.free, "I1: the free set");

@@ -35,7 +35,7 @@ impl Engine {
         for (transfer, entry) in &self.transfers {
             match &entry.blocks {
                 TransferBlocks::None => {}
-                TransferBlocks::Leased(blocks) => {
+                TransferBlocks::Leased(blocks) | TransferBlocks::Lent(blocks) => {
                     for id in blocks {
                         *leases.entry(*id).or_default() += 1;
                         assert_ne!(self.blocks.pool().state(*id), BlockState::Free, "I3: {transfer:?}");
@@ -53,10 +53,19 @@ impl Engine {
                 }
             }
         }
+        let mut retained: BTreeMap<BlockId, u32> = BTreeMap::new();
+        for id in self.retentions.blocks().flatten() {
+            *retained.entry(*id).or_default() += 1;
+        }
         for id in self.blocks.pool().ids() {
             let pool = self.blocks.pool();
             assert_eq!(pool.users(id), users.get(&id).copied().unwrap_or(0), "I1: users of {id:?}");
             assert_eq!(pool.leases(id), leases.get(&id).copied().unwrap_or(0), "I1: leases of {id:?}");
+            assert_eq!(
+                pool.retained(id),
+                retained.get(&id).copied().unwrap_or(0),
+                "I1: retentions of {id:?}"
+            );
             let state = pool.state(id);
             let is_inbound = matches!(state, BlockState::Receiving | BlockState::Quarantined);
             assert_eq!(inbound.get(&id).copied(), is_inbound.then_some(state), "I3: {id:?}");
@@ -97,6 +106,10 @@ impl Engine {
             let entry = self.transfers.get(transfer).expect("I4: a live transfer has a record");
             assert_eq!(entry.seq, Some(id), "I4: one sequence a transfer");
         }
+        if let Some(readback) = seq.readback {
+            assert_eq!(seq.phase, Phase::Receiving, "I2: {id:?} computes what it reads");
+            assert_eq!(self.transfers[&readback.transfer].seq, Some(id), "I4: one sequence a readback");
+        }
     }
 
     /// I11: nothing is longer than the configuration allows.
@@ -105,6 +118,8 @@ impl Engine {
         let queued = queues.queued() + queues.receiving.len() + queues.running.len();
         assert_eq!(queued, sequences.len(), "each sequence is in one queue");
         assert!(queues.receiving.len() <= config.max_receiving, "I11: receiving");
+        let retained = self.blocks.retained_with(&[]);
+        assert!(retained <= config.max_retained_blocks, "I11: retained blocks");
         // Every sequence that was admitted once may be back in the queue, and each of those has held a block.
         let most = config.max_waiting + config.num_blocks as usize;
         assert!(sequences.len() <= most, "I11: sequences");

@@ -28,6 +28,12 @@ pub struct Config {
     /// Free blocks that an admission leaves for the running sequences to grow into.
     pub watermark_blocks: usize,
     pub prefix_cache: bool,
+    /// Blocks that may be kept for conversations' next turns, all together. For how long is the protocol's to say.
+    pub max_retained_blocks: usize,
+    /// Fewer tokens than this are computed rather than read back, or kept to be read.
+    pub reuse_threshold: usize,
+    /// How long a sequence waits for KV that it could compute as well.
+    pub reuse_timeout: Duration,
     pub on_lost_kv: OnLostKv,
     /// How long a sequence waits for KV from its peer, from its submission on, before the KV counts as lost. Engines that hand
     /// over to one another can each hold the blocks that the other waits for; this ends it (I8).
@@ -65,7 +71,8 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// Defaults of a production engine: 256 sequences and 2,048 tokens a step, one percent of the pool kept for growth.
+    /// Defaults of a production engine: 256 sequences and 2,048 tokens a step, one percent of the pool kept for growth,
+    /// half of it at most for conversations, of which 64 tokens are worth reading back.
     pub fn new(num_blocks: u32, block_tokens: u32, max_model_len: usize, proto: baton_proto::Config) -> Self {
         Self {
             num_blocks,
@@ -78,6 +85,9 @@ impl Config {
             max_inbound_blocks: 2 * num_blocks as usize,
             watermark_blocks: num_blocks as usize / 100,
             prefix_cache: true,
+            max_retained_blocks: num_blocks as usize / 2,
+            reuse_threshold: 64,
+            reuse_timeout: Duration::from_secs(5),
             on_lost_kv: OnLostKv::Recompute,
             kv_timeout: Duration::from_secs(120),
             model: String::new(),

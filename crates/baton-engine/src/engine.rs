@@ -9,6 +9,7 @@ use crate::batch::StepResult;
 use crate::block_manager::BlockManager;
 use crate::block_table::BlockTable;
 use crate::config::Config;
+use crate::retention::Retentions;
 use crate::sequence::{Part, Phase, Sequence};
 use crate::stats::{Counters, Stats};
 use crate::transfer_hooks::Transfer;
@@ -20,6 +21,7 @@ pub struct Engine {
     pub(crate) sequences: BTreeMap<SeqId, Sequence>,
     pub(crate) queues: Queues,
     pub(crate) transfers: BTreeMap<TransferId, Transfer>,
+    pub(crate) retentions: Retentions,
     pub(crate) in_flight: Option<InFlight>,
     pub(crate) steps: u64,
     pub(crate) last_seq: Option<SeqId>,
@@ -88,6 +90,7 @@ impl Engine {
             sequences: BTreeMap::new(),
             queues: Queues::default(),
             transfers: BTreeMap::new(),
+            retentions: Retentions::default(),
             in_flight: None,
             steps: 0,
             last_seq: None,
@@ -106,7 +109,10 @@ impl Engine {
             Input::Stop { seq } => self.interrupt(seq, FinishReason::Stop),
             Input::Stepped(result) => self.stepped(result),
             Input::StepFailed { step } => self.step_failed(step),
-            Input::Drain => self.draining = true,
+            Input::Drain => {
+                self.draining = true;
+                while self.revoke_first() {}
+            }
             Input::Proto(_) | Input::Tick => unreachable!("the protocol's own"),
         }
     }
@@ -243,15 +249,17 @@ impl Engine {
 
     /// The one way in which a sequence ends (I4). Without a handle, a transfer that it was part of ends with it.
     pub(crate) fn finish(&mut self, id: SeqId, reason: FinishReason, handle: Option<Handle>) {
-        let seq = self.sequences.remove(&id).expect("live");
+        let mut seq = self.sequences.remove(&id).expect("live");
         assert!(self.queues.of(seq.phase).remove(&id), "in the queue of its phase");
+        let well = matches!(reason, FinishReason::Stop | FinishReason::Length) && seq.part == Part::Whole;
+        let retained = if well && seq.phase == Phase::Running { self.retain(&mut seq) } else { None };
         match reason {
             FinishReason::Stop => self.counters.finished_stop += 1,
             FinishReason::Length => self.counters.finished_length += 1,
             FinishReason::Aborted => self.counters.aborted += 1,
             FinishReason::Failed(_) => self.counters.failed += 1,
         }
-        self.outputs.push_back(Output::Finished { seq: id, reason, usage: seq.usage, handle });
+        self.outputs.push_back(Output::Finished { seq: id, reason, usage: seq.usage, handle, retained });
         let received = self.on_ended(&seq, handle.is_some());
         match (received, &mut self.in_flight) {
             (Some(first), _) => self.blocks.abandon(seq.table, first),
@@ -278,6 +286,7 @@ impl Engine {
             waiting: self.queues.queued(),
             receiving: self.queues.receiving.len(),
             transfers: self.transfers.len(),
+            retentions: self.retentions.len(),
             draining: self.draining,
             blocks: self.blocks.counts(),
             counters: self.counters,

@@ -40,11 +40,11 @@ impl EngineCore {
             input => self.engine.handle(now, input),
         }
         self.settle(now);
-        self.engine.schedule();
+        self.engine.schedule(now);
         // What was admitted may at once turn out to get no KV: then there is something to schedule again. Each transfer ends once,
         // so this comes to an end.
         while self.settle(now) {
-            self.engine.schedule();
+            self.engine.schedule(now);
         }
     }
 
@@ -117,11 +117,14 @@ impl EngineCore {
         }
         let (census, known) = (self.endpoint.census(), self.engine.transfers.len());
         assert_eq!(census.leases + census.transfers, known, "I4: transfers that nobody here answers for");
+        assert_eq!(census.retentions, self.engine.retentions.len(), "I4: retentions");
     }
 }
 
 fn is_command(input: &baton_proto::Input) -> bool {
-    use baton_proto::Input::{Cancel, Complete, Expect, Fetch, Offer, Progress, Receive, Send};
+    use baton_proto::Input::{
+        Cancel, Complete, Expect, Fetch, Offer, Progress, Receive, Retain, Revoke, Send,
+    };
     matches!(
         input,
         Expect { .. }
@@ -131,6 +134,8 @@ fn is_command(input: &baton_proto::Input) -> bool {
             | Send { .. }
             | Progress { .. }
             | Complete { .. }
+            | Retain { .. }
+            | Revoke { .. }
             | Cancel { .. }
     )
 }

@@ -1,36 +1,38 @@
 //! What is computed next. Everything is in the order of arrival, so nothing starves:
 //! - the oldest running sequences make up the step; those that decode first, one token each, then chunks of prompts;
 //! - the oldest queued sequence is the next to get blocks, and while there are not enough for it, nobody gets any;
-//! - where a decode lacks a block, the youngest running sequence gives up all of its own and is computed again later; but not one
+//! - what is kept for conversations gives way to whoever needs blocks;
+//! - where a decode lacks a block even so, the youngest running sequence gives up all of its own and is computed again later; but not one
 //!   that only computes a prompt for a peer.
 //!
 //! A sequence gets the blocks of all its tokens at once, so only a decode ever lacks one: no prompt stops half-way.
 
 use std::cmp::min;
 
-use baton_types::SeqId;
+use baton_types::{BlockHash, SeqId, Time};
 
 use crate::action::Output;
 use crate::batch::{Batch, BatchEntry};
+use crate::block_manager::Admission;
 use crate::budget::Budget;
 use crate::engine::{Engine, InFlight, Planned};
 use crate::sequence::{Part, Phase};
 
 impl Engine {
     /// Admits what there is room for, and starts the next step if none is in flight.
-    pub fn schedule(&mut self) {
+    pub fn schedule(&mut self, now: Time) {
         if self.in_flight.is_some() {
-            self.admit();
+            self.admit(now);
             return;
         }
         let preempted = self.grow();
         // What a victim gave up is for the decode that lacked it, not for the victim itself.
         if !preempted {
-            self.admit();
+            self.admit(now);
         }
         let mut entries = self.plan();
         if entries.is_empty() && preempted {
-            self.admit();
+            self.admit(now);
             entries = self.plan();
         }
         if !entries.is_empty() {
@@ -60,7 +62,12 @@ impl Engine {
         let seq = self.sequences.get_mut(&id).expect("live");
         let wanted = self.blocks.blocks_for(seq.tokens.len());
         assert!(seq.table.len() + 1 >= wanted, "I2: a decode lacks one block at most");
-        seq.table.len() == wanted || self.blocks.grow(&mut seq.table)
+        if seq.table.len() == wanted || self.blocks.grow(&mut seq.table) {
+            return true;
+        }
+        while self.blocks.counts().retained > 0 && self.blocks.counts().free == 0 && self.revoke_first() {}
+        let seq = self.sequences.get_mut(&id).expect("live");
+        self.blocks.grow(&mut seq.table)
     }
 
     /// The youngest that may have to grow. Sources never do, and end with their prompt; and the blocks that a push has named to the
@@ -82,9 +89,9 @@ impl Engine {
         self.move_to(id, Phase::Waiting);
     }
 
-    fn admit(&mut self) {
+    fn admit(&mut self, now: Time) {
         while let Some(id) = self.next_to_admit() {
-            if !self.try_admit(id) {
+            if !self.try_admit(now, id) {
                 return;
             }
         }
@@ -101,16 +108,16 @@ impl Engine {
         }
     }
 
-    fn try_admit(&mut self, id: SeqId) -> bool {
+    fn try_admit(&mut self, now: Time, id: SeqId) -> bool {
         // Whoever is alone may have everything: nobody is there to grow.
         let alone = self.queues.running.is_empty() && self.queues.receiving.is_empty();
         let reserve = if alone { 0 } else { self.config.watermark_blocks };
         let seq = self.sequences.get_mut(&id).expect("live");
         seq.chain.extend(&seq.tokens);
         let hashes = seq.chain.full_blocks(self.config.proto.shape.block_units as usize);
-        let Some(admission) = self.blocks.admit(seq.tokens.len(), &hashes, reserve) else {
-            return false;
-        };
+        let tokens = seq.tokens.len();
+        let Some(admission) = self.allocate(tokens, &hashes, reserve) else { return false };
+        let seq = self.sequences.get_mut(&id).expect("live");
         seq.table = admission.table;
         seq.computed = admission.hit_blocks * self.blocks.block_tokens();
         if !std::mem::replace(&mut seq.admitted, true) {
@@ -122,11 +129,23 @@ impl Engine {
         if matches!(seq.part, Part::Destination { .. }) {
             self.move_to(id, Phase::Receiving);
             self.on_allocated(id, admission.hit_blocks);
-        } else {
+        } else if !self.read_back(now, id, admission.hit_blocks) {
             self.move_to(id, Phase::Running);
             self.on_progress(id);
         }
         true
+    }
+
+    /// Blocks for a sequence; what is kept for conversations gives way, the first to end first, but only if that is enough.
+    fn allocate(&mut self, tokens: usize, full_hashes: &[BlockHash], reserve: usize) -> Option<Admission> {
+        loop {
+            if let Some(admission) = self.blocks.admit(tokens, full_hashes, reserve) {
+                return Some(admission);
+            }
+            if !self.blocks.would_admit(tokens, full_hashes, reserve) || !self.revoke_first() {
+                return None;
+            }
+        }
     }
 
     fn plan(&self) -> Vec<BatchEntry> {

@@ -6,6 +6,7 @@ use baton_types::{BlockChain, SamplingParams, SeqId, Time, TokenId, TransferId, 
 use crate::action::{FinishReason, HandOff, Request, Usage};
 use crate::batch::BatchEntry;
 use crate::block_table::BlockTable;
+use crate::readback::{Readback, Reuse};
 
 /// Where a sequence is on its way. It may end in each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +64,12 @@ pub struct Sequence {
     pub computed: usize,
     pub phase: Phase,
     pub part: Part,
+    /// Until it is first admitted.
+    pub reuse: Option<Reuse>,
+    /// While it is Receiving what an engine retained.
+    pub readback: Option<Readback>,
+    /// What to keep it by when it ends.
+    pub retention: Option<TransferId>,
     pub usage: Usage,
     /// Its prompt has been looked up in the prefix cache once: what is found later is its own.
     pub admitted: bool,
@@ -87,6 +94,9 @@ impl Sequence {
             computed: 0,
             phase: if matches!(part, Part::Destination { .. }) { Phase::Expecting } else { Phase::Waiting },
             part,
+            reuse: request.reuse,
+            readback: None,
+            retention: request.retention,
             usage: Usage { prompt_tokens: prompt_len as u32, ..Usage::default() },
             admitted: false,
             max_len: longest.min(prompt_len.saturating_add(request.max_tokens as usize)),
@@ -146,6 +156,8 @@ mod tests {
             stop_tokens: vec![TokenId(99)],
             sampling: SamplingParams::GREEDY,
             hand_off,
+            reuse: None,
+            retention: None,
         };
         Sequence::new(request, 4, 10, Time::ZERO)
     }

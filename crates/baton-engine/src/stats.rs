@@ -11,6 +11,8 @@ pub struct Stats {
     pub receiving: usize,
     /// Transfers that hold or will hold blocks here: queued, moving, leased or quarantined.
     pub transfers: usize,
+    /// Conversations that are kept.
+    pub retentions: usize,
     pub draining: bool,
     pub blocks: BlockCounts,
     pub counters: Counters,
@@ -24,6 +26,8 @@ pub struct BlockCounts {
     pub leased: usize,
     pub receiving: usize,
     pub quarantined: usize,
+    /// Of `leased`: kept for conversations alone, so that they are as good as free.
+    pub retained: usize,
 }
 
 impl BlockCounts {
@@ -60,6 +64,25 @@ pub struct Counters {
     /// Transfers out of this engine that were handed over, and not.
     pub transfers_sent: u64,
     pub transfers_unsent: u64,
+    /// Conversations kept, and of them, how many ended by time and how many gave way to others.
+    pub retained: u64,
+    pub retained_expired: u64,
+    pub retained_revoked: u64,
+    /// Tokens that were granted out of them, and the readings that were completed, and not.
+    pub lent_tokens: u64,
+    pub lent_done: u64,
+    pub lent_unfinished: u64,
+    /// Requests that said where KV may be, and of them, those for which it was not worth reading, or not possible.
+    pub reuse_requests: u64,
+    pub reuse_unused: u64,
+    /// The others: begun, done, and why not.
+    pub readbacks: u64,
+    pub readbacks_done: u64,
+    pub readbacks_declined: u64,
+    pub readbacks_expired: u64,
+    pub readbacks_failed: u64,
+    /// Prompt tokens whose KV was read back.
+    pub readback_tokens: u64,
     /// Sequences computed here because their KV did not come.
     pub recomputed: u64,
 }

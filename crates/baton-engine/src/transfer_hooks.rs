@@ -1,7 +1,7 @@
 //! Where the scheduler and the protocol meet. The scheduler says what happened to a sequence; the hooks turn that into commands.
 //! The protocol says what happened to a transfer; the hooks turn that into blocks and queues.
 
-use baton_proto::{Ending, Event, Input as Command, Prefilled};
+use baton_proto::{Ending, Event, Held, Input as Command, Prefilled};
 use baton_types::{BlockHash, BlockId, Mutant, SeqId, Time, TokenId, TransferId, TransferMode, UnitId};
 
 use crate::action::{FinishReason, HandOff, Handle, Refusal, SeqFailure};
@@ -25,7 +25,9 @@ pub enum TransferBlocks {
     None,
     /// Source: the first blocks of the chain, each with one lease for this transfer.
     Leased(Vec<BlockId>),
-    /// Destination: those from `first` of the chain on, Receiving while the sequence lives and Quarantined after it.
+    /// Out of a retention, each with one lease for this transfer.
+    Lent(Vec<BlockId>),
+    /// Destination, or reader of a retention: those from `first` of the chain on, Receiving while the sequence lives and Quarantined after it.
     Inbound { first: usize, blocks: Vec<BlockId> },
 }
 
@@ -77,15 +79,15 @@ impl Engine {
         let first_unit = chain.len() - units.len();
         self.commands.push_back(match mode {
             TransferMode::Pull | TransferMode::EarlyPull => {
-                let early = mode == TransferMode::EarlyPull;
-                Command::Fetch { transfer, peer, chain, first_unit, units, early }
+                let held = if mode == TransferMode::EarlyPull { Held::Early } else { Held::Offered };
+                Command::Fetch { transfer, peer, chain, first_unit, units, held }
             }
             TransferMode::Push => Command::Receive { transfer, peer, chain, first_unit, units },
         });
     }
 
     /// The units that hold a sequence's chain in its blocks `from..to`: all of each, but of the last only what the chain reaches.
-    fn units(&self, seq: &Sequence, from: usize, to: usize) -> Vec<UnitId> {
+    pub(crate) fn units(&self, seq: &Sequence, from: usize, to: usize) -> Vec<UnitId> {
         let block_units = self.config.proto.shape.block_units as usize;
         let end = (to * block_units).min(seq.chain.hashes().len());
         let unit = |place: usize| {
@@ -144,9 +146,15 @@ impl Engine {
     /// The sequence is over. What goes on without it is a hand-over that it has completed; anything else is cancelled. From which
     /// of its blocks on a peer may still write, if it may.
     pub(crate) fn on_ended(&mut self, seq: &Sequence, handed_over: bool) -> Option<usize> {
+        let read = seq.readback.and_then(|readback| self.leave(readback.transfer, false));
         let (Part::Source { transfer, .. } | Part::Destination { transfer, .. }) = seq.part else {
-            return None;
+            return read;
         };
+        self.leave(transfer, handed_over).or(read)
+    }
+
+    /// A transfer goes on without its sequence, or is cancelled.
+    fn leave(&mut self, transfer: TransferId, handed_over: bool) -> Option<usize> {
         // A source whose receiver is lost: the protocol has said its last word already.
         let entry = self.transfers.get_mut(&transfer)?;
         entry.seq = None;
@@ -160,21 +168,27 @@ impl Engine {
         received
     }
 
-    /// The next sequence whose KV will be overdue: the oldest one that waits, since all may wait equally long.
+    /// The next sequence whose KV will be overdue. All destinations may wait equally long from their arrival on, and all readbacks
+    /// from their beginning on, but those begin in any order.
     pub fn next_overdue(&self) -> Option<(Time, SeqId)> {
-        let first = [self.queues.expecting.first(), self.queues.receiving.first()];
-        let id = first.into_iter().flatten().min()?;
-        let Part::Destination { overdue, .. } = self.part(*id) else {
-            unreachable!("only destinations wait for KV")
+        let waiting = self.queues.expecting.first().into_iter().chain(&self.queues.receiving);
+        let overdue = |id: &SeqId| match (self.sequences[id].readback, self.part(*id)) {
+            (Some(readback), _) => readback.overdue,
+            (None, Part::Destination { overdue, .. }) => *overdue,
+            (None, _) => unreachable!("nobody else waits for KV"),
         };
-        Some((*overdue, *id))
+        waiting.map(|id| (overdue(id), *id)).min()
     }
 
     /// Gives up on the KV of a sequence; its transfer's Failed says how it goes on.
     pub fn give_up_kv(&mut self, id: SeqId) {
-        if let Part::Destination { transfer, .. } = *self.part(id) {
-            self.commands.push_back(Command::Cancel { transfer });
-        }
+        let seq = &self.sequences[&id];
+        let transfer = match (seq.readback, &seq.part) {
+            (Some(readback), _) => readback.transfer,
+            (None, Part::Destination { transfer, .. }) => *transfer,
+            (None, _) => return,
+        };
+        self.commands.push_back(Command::Cancel { transfer });
     }
 
     pub fn handle_event(&mut self, event: Event) {
@@ -182,6 +196,8 @@ impl Engine {
             Event::Ready { transfer, covered, prefilled } => self.on_ready(transfer, covered, prefilled),
             Event::Failed { transfer, why, quarantined } => self.on_failed(transfer, why, quarantined),
             Event::Released { transfer, why } => self.on_released(transfer, why),
+            Event::Lent { retention, transfer, units } => self.on_lent(retention, transfer, &units),
+            Event::Lapsed { retention } => self.on_lapsed(retention),
         }
     }
 
@@ -191,7 +207,6 @@ impl Engine {
         let TransferBlocks::Inbound { first, .. } = entry.blocks else {
             panic!("I3: {transfer:?} was ready without blocks")
         };
-        self.counters.transfers_received += 1;
         let id = entry
             .seq
             .expect("a sequence that ended cancelled the transfer, and Cancel is answered by Failed");
@@ -203,7 +218,17 @@ impl Engine {
         let hits = seq.computed;
         seq.computed = hits.max(covered * self.config.unit_tokens()).min(most);
         seq.usage.received_tokens = (seq.computed - hits) as u32;
-        self.counters.received_tokens += u64::from(seq.usage.received_tokens);
+        let received = seq.usage.received_tokens;
+        if seq.readback.take().is_some() {
+            self.counters.readbacks_done += 1;
+            self.counters.readback_tokens += u64::from(received);
+            seq.usage.cached_tokens += received;
+            self.publish(id);
+            self.move_to(id, Phase::Running);
+            return self.on_progress(id);
+        }
+        self.counters.transfers_received += 1;
+        self.counters.received_tokens += u64::from(received);
         if let Some(Prefilled { cached_tokens, .. }) = whole {
             seq.usage.cached_tokens = cached_tokens.min(seq.usage.prompt_tokens);
         }
@@ -219,29 +244,39 @@ impl Engine {
 
     fn on_failed(&mut self, transfer: TransferId, why: Ending, quarantined: bool) {
         let entry = self.transfers.remove(&transfer).expect("I4: one ending");
-        self.counters.transfers_lost += 1;
         if let Some(id) = entry.seq {
             let seq = self.sequences.get_mut(&id).expect("live");
-            seq.part = Part::Whole;
             seq.computed = 0;
             let table = std::mem::take(&mut seq.table);
             if let TransferBlocks::Inbound { first, .. } = entry.blocks {
                 self.blocks.abandon(table, first);
             }
+            let read_back = seq.readback.is_some();
             self.move_to(id, Phase::Waiting);
-            match self.config.on_lost_kv {
-                OnLostKv::Recompute => self.counters.recomputed += 1,
-                OnLostKv::Fail => {
-                    // A living sequence has cancelled nothing but what was overdue.
-                    let why = if why == Ending::Cancelled { Ending::Expired } else { why };
-                    self.finish(id, FinishReason::Failed(SeqFailure::Kv(why)), None);
-                }
+            if read_back {
+                self.on_readback_failed(id, why);
+            } else {
+                self.on_lost(id, why);
             }
         }
         if quarantined {
             self.transfers.insert(transfer, Transfer { seq: None, blocks: entry.blocks });
         } else if let TransferBlocks::Inbound { blocks, .. } = entry.blocks {
             self.blocks.discard(&blocks);
+        }
+    }
+
+    /// A destination's KV will not come.
+    fn on_lost(&mut self, id: SeqId, why: Ending) {
+        self.counters.transfers_lost += 1;
+        self.sequences.get_mut(&id).expect("live").part = Part::Whole;
+        match self.config.on_lost_kv {
+            OnLostKv::Recompute => self.counters.recomputed += 1,
+            OnLostKv::Fail => {
+                // A living sequence has cancelled nothing but what was overdue.
+                let why = if why == Ending::Cancelled { Ending::Expired } else { why };
+                self.finish(id, FinishReason::Failed(SeqFailure::Kv(why)), None);
+            }
         }
     }
 
@@ -255,6 +290,14 @@ impl Engine {
                     self.blocks.end_lease(&blocks);
                 }
                 self.blocks.end_lease(&blocks);
+            }
+            TransferBlocks::Lent(blocks) => {
+                self.blocks.end_lease(&blocks);
+                match why {
+                    Ending::Done => self.counters.lent_done += 1,
+                    _ => self.counters.lent_unfinished += 1,
+                }
+                return;
             }
             TransferBlocks::None => {}
         }

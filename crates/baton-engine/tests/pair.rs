@@ -25,6 +25,9 @@ fn job(mode: TransferMode, family: u64, len: usize) -> Job {
         lag: Duration::ZERO,
         destination_first: false,
         abandoned: false,
+        turns: 0,
+        edited_from: None,
+        kept: None,
     }
 }
 
@@ -228,12 +231,18 @@ fn random_games_end_with_the_right_words_and_empty_tables() {
             totals.preemptions += counters.preemptions;
             totals.recomputed += counters.recomputed;
             totals.aborted += counters.aborted;
+            totals.readbacks_done += counters.readbacks_done;
+            totals.readbacks_declined += counters.readbacks_declined;
+            totals.retained_expired += counters.retained_expired;
+            totals.retained_revoked += counters.retained_revoked;
         }
     }
     // The games reach what they are for.
     assert!(totals.transfers_received > 500, "{totals:?}");
     assert!(totals.transfers_lost > 50 && totals.recomputed > 50, "{totals:?}");
     assert!(totals.preemptions > 50 && totals.aborted > 50, "{totals:?}");
+    assert!(totals.readbacks_done > 100 && totals.readbacks_declined > 50, "{totals:?}");
+    assert!(totals.retained_expired > 50 && totals.retained_revoked > 50, "{totals:?}");
 }
 
 /// I10.
@@ -250,14 +259,105 @@ fn a_random_game_is_the_same_when_played_again() {
 fn random_games_catch_the_bugs_that_are_put_in() {
     use baton_types::Mutant;
 
-    for mutant in
-        [Mutant::FreeWithoutQuarantine, Mutant::ReadyOneNotificationEarly, Mutant::PrefixHitOffByOne]
-    {
+    for mutant in [
+        Mutant::FreeWithoutQuarantine,
+        Mutant::ReadyOneNotificationEarly,
+        Mutant::PrefixHitOffByOne,
+        Mutant::RetentionRenewedOnAccess,
+        Mutant::GrantBeyondCommonPrefix,
+        Mutant::FreedDuringRead,
+        Mutant::RetainUncomputed,
+    ] {
         let caught = (0..1000).find(|seed| {
             std::panic::catch_unwind(|| drop(random_game(*seed, Mutation::of(mutant)))).is_err()
         });
         assert!(caught.is_some(), "{mutant:?} goes unnoticed");
     }
+}
+
+/// Turn after turn of one conversation, and where each turn's KV came from.
+fn conversation(job: Job, configs: [Config; 2]) -> Pair {
+    let mut pair = Pair::new(configs);
+    pair.start(Time::ZERO, job, TransferId(1));
+    pair.run_to_end();
+    pair
+}
+
+#[test]
+fn prefill_reads_back_what_decode_kept() {
+    for mode in MODES {
+        let forgetful = Config { prefix_cache: false, ..config(0, 32, 4) };
+        let pair = conversation(Job { turns: 2, ..job(mode, 1, 18) }, [forgetful, config(1, 32, 4)]);
+        let (source, destination) = (pair.nodes[0].core.stats(), pair.nodes[1].core.stats());
+        // 18 + 6 tokens, of which the last was never computed, are 5 full blocks; then 29 + 6, which are 8.
+        assert_eq!(source.counters.readback_tokens, 20 + 32);
+        assert_eq!(source.counters.computed_tokens, 18 + (29 - 20) + (40 - 32));
+        assert_eq!((source.counters.readbacks_done, destination.counters.lent_done), (2, 2));
+        assert_eq!(destination.counters.retained_expired, 3, "none is renewed by being read");
+        let Some(End::Finished(_, usage, Some(handle))) = pair.answer(0, 2).end.clone() else { panic!() };
+        assert_eq!((usage.cached_tokens, usage.hit_tokens, handle.cached_tokens), (32, 0, 32));
+        // Decode has the history still, and receives what is new.
+        assert_eq!(destination.counters.received_tokens, 18 + (29 - 20) + (40 - 32));
+    }
+}
+
+#[test]
+fn an_edited_history_reuses_what_is_still_true() {
+    let forgetful = Config { prefix_cache: false, ..config(0, 32, 4) };
+    let edited = Job { turns: 1, edited_from: Some(10), ..job(TransferMode::Push, 1, 18) };
+    let pair = conversation(edited, [forgetful, config(1, 32, 4)]);
+    assert_eq!(pair.nodes[0].core.stats().counters.readback_tokens, 8);
+}
+
+#[test]
+fn what_its_own_cache_has_is_not_read_back() {
+    let pair = conversation(
+        Job { turns: 1, ..job(TransferMode::Push, 1, 18) },
+        [config(0, 32, 4), config(1, 32, 4)],
+    );
+    let source = pair.nodes[0].core.stats().counters;
+    // Its own 4 full blocks of the prompt, and one block of what decode made of it.
+    assert_eq!((source.prefix_hit_tokens, source.readback_tokens), (16, 4));
+}
+
+#[test]
+fn fewer_tokens_than_the_threshold_are_computed() {
+    let picky = Config { prefix_cache: false, reuse_threshold: 21, ..config(0, 32, 4) };
+    let pair = conversation(Job { turns: 1, ..job(TransferMode::Push, 1, 18) }, [picky, config(1, 32, 4)]);
+    let source = pair.nodes[0].core.stats().counters;
+    assert_eq!((source.reuse_requests, source.reuse_unused, source.readbacks), (1, 1, 0));
+}
+
+#[test]
+fn what_is_kept_gives_way_to_whoever_needs_room() {
+    // 12 blocks: a conversation of 5, and another that needs 9.
+    let small = Config { watermark_blocks: 0, max_retained_blocks: 12, ..config(1, 12, 4) };
+    let mut pair = Pair::new([config(0, 32, 4), small]);
+    pair.start(Time::ZERO, job(TransferMode::Push, 1, 18), TransferId(1));
+    pair.start(Time::from_millis(2_000), job(TransferMode::Push, 2, 30), TransferId(2));
+    pair.run_until_idle();
+    let destination = pair.nodes[1].core.stats().counters;
+    assert_eq!((destination.retained, destination.retained_revoked), (2, 1));
+}
+
+/// Runs the same conversation again and again, each time revoking what is kept one event later.
+#[test]
+fn what_is_kept_may_be_revoked_at_each_moment() {
+    let (mut read, mut declined) = (0, 0);
+    for moments in 0.. {
+        let forgetful = Config { prefix_cache: false, ..config(0, 32, 4) };
+        let mut pair = Pair::new([forgetful, config(1, 16, 4)]);
+        pair.start(Time::ZERO, Job { turns: 1, ..job(TransferMode::Push, 1, 18) }, TransferId(1));
+        if !(0..moments).all(|_| pair.step()) {
+            break;
+        }
+        // A request of one engine alone that needs nearly all its blocks.
+        pair.ask(1, prompt(9, 50), 2);
+        pair.run_to_end();
+        read += pair.nodes[0].core.stats().counters.readbacks_done;
+        declined += pair.nodes[0].core.stats().counters.readbacks_declined;
+    }
+    assert!(read > 10 && declined > 10, "{read} {declined}");
 }
 
 /// Jobs in both directions, in both modes, with clients that leave, between two small engines.
@@ -273,6 +373,9 @@ fn random_game(seed: u64, mutation: Mutation) -> Pair {
             lag: Duration::from_millis(dice.below(80)),
             destination_first: dice.one_in(2),
             abandoned: dice.one_in(10),
+            turns: dice.below(4),
+            edited_from: dice.one_in(3).then(|| dice.below(40) as usize),
+            kept: None,
         };
         pair.start(Time::from_millis(dice.below(400)), job, TransferId(u128::from(i)));
     }
@@ -299,6 +402,9 @@ fn random_pair(dice: &mut Dice, mutation: Mutation) -> Pair {
         config.proto.mutation = mutation;
         config.proto.shape.units *= block_units;
         config.proto.shape.block_units = block_units;
+        config.proto.retain_ttl = Duration::from_millis([50, 300, 3_000, 60_000][dice.below(4) as usize]);
+        config.proto.retain_renewable = dice.one_in(4);
+        config.max_retained_blocks = dice.below(u64::from(config.num_blocks) + 1) as usize;
         Config {
             max_running: 1 + dice.below(4) as usize,
             max_receiving: 1 + dice.below(4) as usize,

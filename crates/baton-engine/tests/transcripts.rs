@@ -19,6 +19,9 @@ fn check(mode: TransferMode, expected: Expect) {
         lag: Duration::from_millis(2),
         destination_first: false,
         abandoned: false,
+        turns: 0,
+        edited_from: None,
+        kept: None,
     };
     pair.start(Time::ZERO, job, TransferId(1));
     pair.run_to_end();

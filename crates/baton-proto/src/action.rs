@@ -2,7 +2,7 @@
 
 use baton_types::{BlockHash, EngineId, PoolShape, TransferId, UnitId};
 
-use crate::message::{Message, Prefilled};
+use crate::message::{Held, Message, Prefilled};
 
 /// A connection of the side channel, numbered by the driver and never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,14 +39,14 @@ pub enum Input {
         peer: PeerAddress,
         early: bool,
     },
-    /// Destination, pull: read `chain[first_unit..]` into `units`; if `early`, also before the source knows of it.
+    /// Whoever reads: `chain[first_unit..]` into `units`. Not from a retention with Expect before it: nobody renews those.
     Fetch {
         transfer: TransferId,
         peer: PeerAddress,
         chain: Vec<BlockHash>,
         first_unit: usize,
         units: Vec<UnitId>,
-        early: bool,
+        held: Held,
     },
     /// Destination, push: have `chain[first_unit..]` written into `units`.
     Receive {
@@ -75,6 +75,17 @@ pub enum Input {
     Complete {
         transfer: TransferId,
         prefilled: Prefilled,
+    },
+    /// Keep the KV of a conversation, for [`Config::retain_ttl`](crate::Config::retain_ttl), for whoever claims some of it; `retention`
+    /// is a new id. `chain` and `units` are of full units only.
+    Retain {
+        retention: TransferId,
+        chain: Vec<BlockHash>,
+        units: Vec<UnitId>,
+    },
+    /// Nobody new may claim it any more; whoever reads already is answered by leases of its own. One that is over is left as it is.
+    Revoke {
+        retention: TransferId,
     },
     /// Either side gives up. A transfer that is over or unknown is left as it is.
     Cancel {
@@ -204,6 +215,11 @@ pub enum Event {
     /// Destination's ending: no KV will come. If `quarantined`, the peer or a post of ours may still write into the units:
     /// they must not be reused before Released.
     Failed { transfer: TransferId, why: Ending, quarantined: bool },
+    /// A peer was granted these units out of a retention, under a transfer that ends with Released: they are held for it until then
+    /// (I3).
+    Lent { retention: TransferId, transfer: TransferId, units: Vec<UnitId> },
+    /// A retention has come to its end: nobody new is granted any of it.
+    Lapsed { retention: TransferId },
     /// Source's ending: nobody reads the units any more. Also follows a quarantined Failed of a destination, once.
     Released { transfer: TransferId, why: Ending },
 }

@@ -9,6 +9,7 @@ impl Endpoint {
     /// If an invariant is broken.
     pub fn check(&self) {
         self.check_bounds();
+        self.check_retentions();
         for (post, transfer) in &self.posts {
             let active = self.transfers.get(transfer).expect("I4: a post in flight keeps its transfer");
             assert!(active.in_flight.contains(post), "I4: a transfer knows its posts");
@@ -44,7 +45,13 @@ impl Endpoint {
         assert!(self.peers.conns.len() <= limits.connections, "I11: connections");
         assert!(self.registrations.len() <= limits.registrations, "I11: registrations");
         assert!(self.ended.len() <= limits.memories, "I11: memories");
-        let owners = limits.transfers * 4 + limits.registrations + limits.peers * 2 + limits.connections + 1;
+        assert!(self.retentions.len() <= limits.retentions, "I11: retentions");
+        let owners = limits.transfers * 4
+            + limits.registrations
+            + limits.retentions
+            + limits.peers * 2
+            + limits.connections
+            + 1;
         assert!(self.timers.len() <= owners, "I11: timers");
     }
 }

@@ -5,7 +5,7 @@
 
 use baton_types::{BlockHash, EngineId, EngineName, KvDtype, Millis, PoolShape, TokenId, TransferId, UnitId};
 
-use crate::message::{Compat, Decline, Message, Mismatch, Prefilled};
+use crate::message::{Compat, Decline, Held, Message, Mismatch, Prefilled};
 
 /// Longest frame that a peer may send: a claim over a million tokens fits many times.
 pub const MAX_FRAME_BYTES: usize = 4 << 20;
@@ -68,12 +68,12 @@ pub fn encode(message: &Message) -> Vec<u8> {
         Message::Register { transfer, first_unit } => {
             w.u8(3).transfer(*transfer).u32(*first_unit);
         }
-        Message::Claim { transfer, attempt, first_unit, chain, early } => {
+        Message::Claim { transfer, attempt, first_unit, chain, held } => {
             w.u8(4).transfer(*transfer).u32(*attempt).u32(*first_unit).count(chain.len());
             for hash in chain {
                 w.raw(&hash.0);
             }
-            w.flag(*early);
+            w.held(*held);
         }
         Message::Granted { transfer, attempt, remaining, first_unit, units, complete, prefilled } => {
             w.u8(5).transfer(*transfer).u32(*attempt).u32(remaining.0).u32(*first_unit).count(units.len());
@@ -128,7 +128,7 @@ pub fn decode(frame: &[u8]) -> Result<Message, PeerFault> {
             attempt: r.u32()?,
             first_unit: r.u32()?,
             chain: r.list(16, |r| r.array().map(BlockHash))?,
-            early: r.flag()?,
+            held: r.held()?,
         },
         5 => Message::Granted {
             transfer: r.transfer()?,
@@ -190,6 +190,14 @@ impl Writer {
         self.u8(u8::from(flag))
     }
 
+    fn held(&mut self, held: Held) -> &mut Self {
+        match held {
+            Held::Offered => self.u8(0),
+            Held::Early => self.u8(1),
+            Held::Retained(retention) => self.u8(2).transfer(retention),
+        }
+    }
+
     fn prefilled(&mut self, prefilled: Option<Prefilled>) -> &mut Self {
         self.flag(prefilled.is_some());
         match prefilled {
@@ -249,6 +257,15 @@ impl Reader<'_> {
 
     fn flag(&mut self) -> Result<bool, PeerFault> {
         self.one_of(&[false, true])
+    }
+
+    fn held(&mut self) -> Result<Held, PeerFault> {
+        match self.u8()? {
+            0 => Ok(Held::Offered),
+            1 => Ok(Held::Early),
+            2 => self.transfer().map(Held::Retained),
+            _ => Err(PeerFault::BadField),
+        }
     }
 
     fn prefilled(&mut self) -> Result<Option<Prefilled>, PeerFault> {

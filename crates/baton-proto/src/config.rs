@@ -22,6 +22,10 @@ pub struct Config {
     pub retry: Duration,
     /// How long a destination waits, in all, for a source that does not know of the transfer yet.
     pub register_timeout: Duration,
+    /// How long what an engine retains can be claimed. Never longer, whoever reads meanwhile, unless `retain_renewable`: then each claim
+    /// starts the time anew.
+    pub retain_ttl: Duration,
+    pub retain_renewable: bool,
     /// How long a dropped connection may take to come back before the peer counts as lost.
     pub peer_grace: Duration,
     /// Dials of one address before the peer counts as lost.
@@ -40,12 +44,14 @@ pub struct Limits {
     pub registrations: usize,
     /// Ended transfers that are remembered, so that late words about them are understood.
     pub memories: usize,
+    /// Conversations that are retained; beyond it the one that ends first gives way.
+    pub retentions: usize,
     /// Units of one transfer.
     pub units: usize,
 }
 
 impl Config {
-    /// Defaults of a production engine: a lease of 30 s as vLLM's, heartbeats every 5 s.
+    /// Defaults of a production engine: a lease of 30 s and a retention of 480 s as vLLM's, heartbeats every 5 s.
     pub fn new(engine: EngineId, compat: Compat, metadata: Vec<u8>, shape: PoolShape) -> Self {
         Self {
             engine,
@@ -56,6 +62,8 @@ impl Config {
             heartbeat: Duration::from_secs(5),
             retry: Duration::from_secs(1),
             register_timeout: Duration::from_secs(120),
+            retain_ttl: Duration::from_secs(480),
+            retain_renewable: false,
             peer_grace: Duration::from_secs(5),
             dial_attempts: 3,
             limits: Limits::default(),
@@ -72,6 +80,7 @@ impl Default for Limits {
             connections: 8192,
             registrations: 4096,
             memories: 16384,
+            retentions: 4096,
             units: 65536,
         }
     }

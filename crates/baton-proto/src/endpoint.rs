@@ -16,6 +16,7 @@ use crate::message::Message;
 use crate::peer::Peers;
 use crate::reader::Wanted;
 use crate::registration::{Registration, Registrations};
+use crate::retention::Retentions;
 use crate::timer::{Reason, Timers};
 use crate::transfer::{Answer, Grant, Transfer};
 
@@ -29,6 +30,7 @@ pub struct Endpoint {
     /// Transfers in which this side is active.
     pub(crate) transfers: BTreeMap<TransferId, Transfer>,
     pub(crate) registrations: Registrations,
+    pub(crate) retentions: Retentions,
     pub(crate) farewells: BTreeMap<TransferId, Farewell>,
     pub(crate) ended: Ended,
     pub(crate) posts: BTreeMap<PostId, TransferId>,
@@ -45,6 +47,7 @@ pub struct Census {
     pub leases: usize,
     pub transfers: usize,
     pub registrations: usize,
+    pub retentions: usize,
     pub posts: usize,
     pub farewells: usize,
 }
@@ -61,6 +64,7 @@ impl Endpoint {
             } else {
                 config.limits.registrations
             }),
+            retentions: Retentions::new(),
             farewells: BTreeMap::new(),
             ended: Ended::new(config.limits.memories),
             posts: BTreeMap::new(),
@@ -84,6 +88,7 @@ impl Endpoint {
             leases: self.leases.len(),
             transfers: self.transfers.len(),
             registrations: self.registrations.len(),
+            retentions: self.retentions.len(),
             posts: self.posts.len(),
             farewells: self.farewells.len(),
         }
@@ -93,8 +98,8 @@ impl Endpoint {
     pub fn handle_input(&mut self, now: Time, input: Input) {
         match input {
             Input::Expect { transfer, peer, early } => self.on_expect(now, transfer, peer, early),
-            Input::Fetch { transfer, peer, chain, first_unit, units, early } => {
-                self.on_fetch(now, transfer, peer, Wanted { chain, first_unit, units, early });
+            Input::Fetch { transfer, peer, chain, first_unit, units, held } => {
+                self.on_fetch(now, transfer, peer, Wanted { chain, first_unit, units, held });
             }
             Input::Receive { transfer, peer, chain, first_unit, units } => {
                 self.on_receive(now, transfer, peer, chain, first_unit, units);
@@ -109,6 +114,8 @@ impl Endpoint {
                 self.on_offer_complete(now, transfer, prefilled);
             }
             Input::Complete { transfer, prefilled } => self.on_complete(now, transfer, prefilled),
+            Input::Retain { retention, chain, units } => self.on_retain(now, retention, chain, units),
+            Input::Revoke { retention } => self.on_revoke(retention),
             Input::Cancel { transfer } => {
                 self.end_lease(now, transfer, Ending::Cancelled);
                 self.end_transfer(now, transfer, Ending::Cancelled, Answer::Abort);
@@ -150,6 +157,7 @@ impl Endpoint {
             }
             Reason::Farewell(transfer) => self.repeat_farewell(now, transfer),
             Reason::Registration(transfer) => drop(self.registrations.take(transfer)),
+            Reason::Retention(retention) => self.lapse(retention),
             Reason::Heartbeat => self.on_heartbeat_due(now),
             Reason::Redial(engine) => self.on_redial(&engine),
             Reason::Grace(engine) => self.on_grace_over(now, &engine),
@@ -190,8 +198,8 @@ impl Endpoint {
             Message::Register { transfer, first_unit } => {
                 self.on_register(now, peer, transfer, first_unit as usize);
             }
-            Message::Claim { transfer, attempt, first_unit, chain, early } => {
-                let claim = Claim { attempt, first_unit: first_unit as usize, chain, early };
+            Message::Claim { transfer, attempt, first_unit, chain, held } => {
+                let claim = Claim { attempt, first_unit: first_unit as usize, chain, held };
                 self.on_claim(now, peer, transfer, claim);
             }
             Message::Granted { transfer, attempt, remaining, first_unit, units, complete, prefilled } => {
@@ -245,6 +253,13 @@ impl Endpoint {
             return Some(Ending::Limit);
         }
         self.too_long(units)
+    }
+
+    /// A peer may not make a lease under this id.
+    pub(crate) fn refuse_lease(&self, transfer: TransferId) -> bool {
+        self.knows(transfer)
+            || self.ended.contains(transfer)
+            || self.leases.len() + self.transfers.len() >= self.config.limits.transfers
     }
 
     /// The destination that came before its prefill leg, if one did.

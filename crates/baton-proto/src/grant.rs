@@ -3,9 +3,10 @@
 use baton_types::{BlockHash, EngineId, Millis, Mutant, Time, TransferId};
 
 use crate::action::{Ending, Output};
+use crate::config::Config;
 use crate::endpoint::Endpoint;
 use crate::lease::{Lease, Stage};
-use crate::message::{Decline, Message};
+use crate::message::{Decline, Held, Message};
 use crate::registration::{Registration, Wants};
 use crate::timer::Reason;
 
@@ -19,7 +20,7 @@ pub(crate) struct Claim {
     pub attempt: u32,
     pub first_unit: usize,
     pub chain: Vec<BlockHash>,
-    pub early: bool,
+    pub held: Held,
 }
 
 /// What the peer asked for last, and how much of it it has been granted.
@@ -84,13 +85,19 @@ impl Endpoint {
 
     pub(crate) fn on_claim(&mut self, now: Time, peer: &EngineId, transfer: TransferId, claim: Claim) {
         let decline = |why| Message::Declined { transfer, why };
-        let remaining = self.granted_time(now);
-        let Some(lease) = self.leases.get_mut(&transfer) else {
-            if !(claim.early && self.await_offer(now, peer, transfer)) {
+        if !self.leases.contains_key(&transfer) {
+            let found = match claim.held {
+                Held::Offered => false,
+                Held::Early if self.await_offer(now, peer, transfer) => return,
+                Held::Early => false,
+                Held::Retained(retention) => self.lend(now, peer, transfer, retention, &claim).is_some(),
+            };
+            if !found {
                 self.say(peer, decline(Decline::Unknown));
+                return;
             }
-            return;
-        };
+        }
+        let lease = self.leases.get_mut(&transfer).expect("found or made above");
         let stranger = lease.peer.as_ref().is_some_and(|known| known != peer);
         if stranger || lease.stage != Stage::Live {
             self.say(peer, decline(Decline::Unknown));
@@ -117,12 +124,14 @@ impl Endpoint {
             return;
         }
         lease.peer = Some(peer.clone());
-        lease.readable_until = now + self.config.lease;
+        let until = lease.renewed(now, self.config.lease);
+        let remaining = granted_time(&self.config, now, until);
+        lease.readable_until = until;
         lease.claimed =
             Some(Claimed { attempt, remaining, next: first_unit, end: common, whole, complete: false });
         self.timers.clear(&Reason::Retry(transfer));
         if lease.is_complete() {
-            self.timers.set(Reason::Expiry(transfer), now + self.config.lease);
+            self.timers.set(Reason::Expiry(transfer), until);
         }
         // Answered by what there is, be it nothing yet.
         self.grant(transfer, true);
@@ -138,16 +147,16 @@ impl Endpoint {
         }
         waits
     }
+}
 
-    /// How long a reader may count on a lease that was renewed just now. Its clock may be slower than ours (I6), so not on the last
-    /// part of it.
-    fn granted_time(&self, now: Time) -> Millis {
-        let lease = self.config.lease;
-        if self.config.mutation.is(Mutant::InstantOnTheWire) {
-            return Millis::floor((now + lease).since(Time::ZERO));
-        }
-        Millis::floor(lease - lease / CLOCK_MARGIN)
+/// How long a reader may count on a lease that ends at `until`. Its clock may be slower than ours (I6), so not on the last part of
+/// it.
+fn granted_time(config: &Config, now: Time, until: Time) -> Millis {
+    if config.mutation.is(Mutant::InstantOnTheWire) {
+        return Millis::floor(until.since(Time::ZERO));
     }
+    let left = until.since(now);
+    Millis::floor(left - left / CLOCK_MARGIN)
 }
 
 #[cfg(test)]
@@ -157,7 +166,7 @@ mod tests {
     use baton_types::{EngineId, EngineName, KvDtype, PoolShape};
 
     use super::*;
-    use crate::{Compat, Config};
+    use crate::Compat;
 
     #[test]
     fn a_reader_with_a_slow_clock_stops_before_the_lease_ends() {
@@ -167,7 +176,8 @@ mod tests {
             let shape = PoolShape::whole_blocks(1, KvDtype::F32);
             let config =
                 Config { lease, heartbeat: lease / 3, ..Config::new(engine, Compat([0; 16]), vec![], shape) };
-            let granted = Duration::from(Endpoint::new(config).granted_time(Time::from_millis(7)));
+            let now = Time::from_millis(7);
+            let granted = Duration::from(granted_time(&config, now, now + lease));
             // What 14 shows on the reader's clock takes 15 on the source's.
             assert!(granted * 15 <= lease * 14 && granted * 16 > lease * 14, "{granted:?} of {lease:?}");
         }

@@ -1,6 +1,7 @@
 //! The passive side of a transfer: units offered to one peer, which reads them (pull) or writes them (push).
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use baton_types::{BlockHash, EngineId, Mutant, Time, TransferId, UnitId};
 
@@ -33,6 +34,8 @@ pub(crate) struct Lease {
     pub stage: Stage,
     /// Pull: every unit is computed.
     pub prefilled: Option<Prefilled>,
+    /// Lent out of a retention: nothing renews it beyond that one's end.
+    pub ends: Option<Time>,
     arrived: Arrived,
 }
 
@@ -65,13 +68,31 @@ impl Lease {
             claimed: None,
             stage: Stage::Live,
             prefilled: None,
+            ends: None,
             arrived: Arrived::default(),
         }
     }
 
+    /// Units of a retention, all complete, for a peer that has claimed them.
+    pub fn lent(
+        order: &'static Order,
+        peer: EngineId,
+        chain: Vec<BlockHash>,
+        first_unit: usize,
+        units: Vec<UnitId>,
+        ends: Time,
+    ) -> Self {
+        Self { peer: Some(peer), first_unit, units, ends: Some(ends), ..Self::new(order, chain) }
+    }
+
     /// Nothing more becomes available: from here on it has an end.
     pub fn is_complete(&self) -> bool {
-        self.order.registers || self.prefilled.is_some()
+        self.order.registers || self.prefilled.is_some() || self.ends.is_some()
+    }
+
+    /// Until when a sign of life at `now` keeps it.
+    pub fn renewed(&self, now: Time, lease: Duration) -> Time {
+        self.ends.map_or(now + lease, |ends| ends.min(now + lease))
     }
 }
 
@@ -169,7 +190,7 @@ impl Endpoint {
             return;
         }
         if lease.is_complete() && (lease.granted || !lease.order.registers) {
-            self.timers.set(Reason::Expiry(transfer), now + self.config.lease);
+            self.timers.set(Reason::Expiry(transfer), lease.renewed(now, self.config.lease));
         }
     }
 

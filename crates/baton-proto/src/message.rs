@@ -5,7 +5,7 @@ use std::fmt;
 use baton_types::{BlockHash, EngineId, Millis, PoolShape, TokenId, TransferId, UnitId};
 
 /// The protocol version that this build speaks.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// A fingerprint of everything that must be equal before two engines may exchange KV: model, unit, arithmetic.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,14 +40,13 @@ pub enum Message {
         transfer: TransferId,
         first_unit: u32,
     },
-    /// Active to passive: wants the units that hold `chain[first_unit..]`. `attempt` comes back in the answer. If `early`, the source
-    /// may come to know of it later.
+    /// Active to passive: wants the units that hold `chain[first_unit..]`. `attempt` comes back in the answer.
     Claim {
         transfer: TransferId,
         attempt: u32,
         first_unit: u32,
         chain: Vec<BlockHash>,
-        early: bool,
+        held: Held,
     },
     /// The units that hold `chain[first_unit..]`, as far as the chains agree and they are computed, for `remaining` from the moment
     /// the claim was made. If not `complete`, more follow as they are computed; the first of them need not be asked for again.
@@ -91,6 +90,17 @@ pub enum Message {
     Aborted {
         transfer: TransferId,
     },
+}
+
+/// How the source holds what a reader claims.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// As the offer of this transfer. Writers claim so as well.
+    Offered,
+    /// The same, but the source may come to know of the transfer later.
+    Early,
+    /// As a retention of that id, which other readers may share.
+    Retained(TransferId),
 }
 
 /// What came of computing a prompt, besides its KV.

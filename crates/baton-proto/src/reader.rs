@@ -4,7 +4,7 @@ use baton_types::{BlockHash, EngineId, Mutant, Time, TransferId, UnitId};
 
 use crate::action::{Ending, Event, PeerAddress};
 use crate::endpoint::Endpoint;
-use crate::message::Message;
+use crate::message::{Held, Message};
 use crate::order::PULL;
 use crate::timer::Reason;
 use crate::transfer::{Answer, Grant, Stage, Transfer};
@@ -15,7 +15,7 @@ pub(crate) struct Wanted {
     pub chain: Vec<BlockHash>,
     pub first_unit: usize,
     pub units: Vec<UnitId>,
-    pub early: bool,
+    pub held: Held,
 }
 
 impl Endpoint {
@@ -29,13 +29,13 @@ impl Endpoint {
         let mut expected = Transfer::new(&PULL, Vec::new());
         expected.peer = Some(peer.engine.clone());
         expected.address = Some(peer);
-        expected.early = early;
+        expected.held = if early { Held::Early } else { Held::Offered };
         self.transfers.insert(transfer, expected);
         self.keep_beating(now);
     }
 
     pub(crate) fn on_fetch(&mut self, now: Time, transfer: TransferId, peer: PeerAddress, wanted: Wanted) {
-        let Wanted { chain, first_unit, units, early } = wanted;
+        let Wanted { chain, first_unit, units, held } = wanted;
         assert_eq!(chain.len(), first_unit + units.len(), "one hash for each unit");
         let known = self.transfers.contains_key(&transfer);
         let refused = if known { self.too_long(chain.len()) } else { self.refuse_new(transfer, chain.len()) };
@@ -50,9 +50,9 @@ impl Endpoint {
         reader.chain = chain;
         reader.first_unit = first_unit;
         reader.ours = units;
-        reader.early = early;
+        reader.held = held;
         reader.stage = Stage::Claiming;
-        let patience = if early { self.config.register_timeout } else { self.config.lease };
+        let patience = if held == Held::Early { self.config.register_timeout } else { self.config.lease };
         self.timers.set(Reason::Expiry(transfer), now + patience);
         self.keep_beating(now);
         self.claim(now, transfer);

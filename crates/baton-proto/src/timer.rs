@@ -15,6 +15,8 @@ pub enum Reason {
     Farewell(TransferId),
     /// A registration whose prefill leg has not come is forgotten.
     Registration(TransferId),
+    /// A retention comes to its end.
+    Retention(TransferId),
     /// The peers of active transfers must hear that they are still wanted.
     Heartbeat,
     /// A peer is dialled again.

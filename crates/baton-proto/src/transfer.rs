@@ -8,7 +8,7 @@ use baton_types::{BlockHash, EngineId, Mutant, Time, TransferId, UnitId};
 use crate::action::{Direction, Ending, Event, Output, PeerAddress, PostId, RankPair};
 use crate::codec::Notification;
 use crate::endpoint::Endpoint;
-use crate::message::{Message, Prefilled};
+use crate::message::{Held, Message, Prefilled};
 use crate::order::Order;
 use crate::timer::Reason;
 
@@ -28,8 +28,8 @@ pub(crate) struct Transfer {
     pub ours: Vec<UnitId>,
     /// The units the peer granted so far, for `chain[first_unit..]`.
     pub theirs: Vec<UnitId>,
-    /// Reader: the source may come to know of it later.
-    pub early: bool,
+    /// Reader: how the source holds it.
+    pub held: Held,
     pub stage: Stage,
     /// When each claim was asked: what is granted counts from there (I6).
     pub claims: BTreeMap<u32, Time>,
@@ -82,7 +82,7 @@ impl Transfer {
             first_unit: 0,
             ours: Vec::new(),
             theirs: Vec::new(),
-            early: false,
+            held: Held::Offered,
             stage: Stage::Waiting,
             claims: BTreeMap::new(),
             attempts: 0,
@@ -139,8 +139,8 @@ impl Endpoint {
             active.claims.pop_first();
         }
         let first_unit = active.granted_to() as u32;
-        let (chain, early) = (active.chain.clone(), active.early);
-        self.say(&peer, Message::Claim { transfer, attempt, first_unit, chain, early });
+        let (chain, held) = (active.chain.clone(), active.held);
+        self.say(&peer, Message::Claim { transfer, attempt, first_unit, chain, held });
         self.timers.set(Reason::Retry(transfer), now + self.config.retry);
     }
 
@@ -311,7 +311,7 @@ impl Endpoint {
         let mut by_peer: BTreeMap<EngineId, Vec<TransferId>> = BTreeMap::new();
         for (id, active) in &self.transfers {
             let silent = matches!(active.stage, Stage::Ending { .. })
-                || (active.stage == Stage::Waiting && active.early);
+                || (active.stage == Stage::Waiting && active.held == Held::Early);
             if let Some(peer) = &active.peer
                 && !silent
             {

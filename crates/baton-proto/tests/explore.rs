@@ -9,7 +9,8 @@ use std::hash::Hasher;
 use std::time::Duration;
 
 use baton_proto::{
-    Compat, Config, ConnId, Direction, Endpoint, Event, Input, Output, PeerAddress, PostId, Prefilled, codec,
+    Compat, Config, ConnId, Direction, Endpoint, Event, Held, Input, Output, PeerAddress, PostId, Prefilled,
+    codec,
 };
 use baton_types::{
     BlockChain, BlockHash, CacheSalt, EngineId, EngineName, KvDtype, PoolShape, Time, TokenId, TransferId,
@@ -19,6 +20,7 @@ use baton_types::{
 const P: usize = 0;
 const D: usize = 1;
 const X: TransferId = TransferId(1);
+const R: TransferId = TransferId(2);
 const PREFILLED: Prefilled = Prefilled { first_token: TokenId(9), cached_tokens: 0 };
 const RUBBISH: u64 = u64::MAX;
 /// So many timers may go off at moments of the adversary's choice.
@@ -42,9 +44,12 @@ struct Node {
     incarnation: u64,
     script: VecDeque<Command>,
     may_cancel: bool,
+    reads_back: bool,
     memory: [u64; 2],
     /// Peers and posts may touch the units.
     open: bool,
+    /// The engine keeps them for a next turn.
+    kept: bool,
     ended: bool,
     posts: Vec<Posted>,
     /// What the transport and the side channel will say, in any order.
@@ -72,6 +77,9 @@ enum Command {
         early: bool,
     },
     Receive,
+    Retain,
+    Revoke,
+    ReadBack,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -98,12 +106,28 @@ fn endpoint(node: usize, incarnation: u64) -> Endpoint {
     config.register_timeout = Duration::from_secs(5);
     config.peer_grace = Duration::from_secs(2);
     config.dial_attempts = 2;
+    config.retain_ttl = Duration::from_secs(4);
     Endpoint::new(config)
 }
 
 fn chain() -> Vec<BlockHash> {
     let tokens: Vec<_> = (0..8).map(TokenId).collect();
     BlockChain::new(&CacheSalt::default(), 4, &tokens).hashes().to_vec()
+}
+
+impl Node {
+    /// Nobody new may read the units.
+    fn forget(&mut self) {
+        self.kept = false;
+        self.overwrite();
+    }
+
+    /// Other contents come into units that nobody holds any more (I3).
+    fn overwrite(&mut self) {
+        if !self.open && !self.kept {
+            self.memory = [RUBBISH; 2];
+        }
+    }
 }
 
 impl State {
@@ -113,8 +137,10 @@ impl State {
             incarnation: 1,
             script: script.iter().copied().collect(),
             may_cancel: cancels[node],
+            reads_back: script.contains(&Command::ReadBack),
             memory: [0; 2],
             open: false,
+            kept: false,
             ended: false,
             posts: Vec::new(),
             pending: Vec::new(),
@@ -139,7 +165,7 @@ impl State {
             if node.may_cancel && node.open {
                 actions.push(Action::Cancel(n));
             }
-            if !self.crashed && node.open {
+            if !self.crashed && (node.open || node.kept) {
                 actions.push(Action::Crash(n));
             }
             if !self.frames[n].is_empty() {
@@ -186,7 +212,7 @@ impl State {
     fn command(&mut self, n: usize) {
         let command = self.nodes[n].script.pop_front().expect("enabled");
         // An engine whose transfer has ended says no more about it.
-        if self.nodes[n].ended {
+        if self.nodes[n].ended && command != Command::Revoke {
             return;
         }
         // The request names the incarnation that was there when it was made.
@@ -196,7 +222,7 @@ impl State {
         if let Command::Progress(from, to) = command {
             (from..to).for_each(|unit| node.memory[unit as usize] = 100 + u64::from(unit));
         }
-        node.open = true;
+        node.open |= !matches!(command, Command::Retain | Command::Revoke);
         let input = match command {
             Command::Offer => Input::Offer { transfer: X, chain: chain() },
             Command::Send => Input::Send { transfer: X, chain: chain() },
@@ -206,13 +232,27 @@ impl State {
             Command::Complete => Input::Complete { transfer: X, prefilled: PREFILLED },
             Command::Expect => Input::Expect { transfer: X, peer, early: false },
             Command::Fetch { early } => {
-                Input::Fetch { transfer: X, peer, chain: chain(), first_unit: 0, units: both, early }
+                let held = if early { Held::Early } else { Held::Offered };
+                Input::Fetch { transfer: X, peer, chain: chain(), first_unit: 0, units: both, held }
             }
             Command::Receive => {
                 Input::Receive { transfer: X, peer, chain: chain(), first_unit: 0, units: both }
             }
+            Command::Retain => {
+                node.kept = true;
+                node.memory = [100, 101];
+                Input::Retain { retention: R, chain: chain(), units: both }
+            }
+            Command::Revoke => Input::Revoke { retention: R },
+            Command::ReadBack => {
+                let held = Held::Retained(R);
+                Input::Fetch { transfer: X, peer, chain: chain(), first_unit: 0, units: both, held }
+            }
         };
         self.input(n, input);
+        if command == Command::Revoke {
+            self.nodes[n].forget();
+        }
     }
 
     /// The process dies, and another incarnation is there at once.
@@ -224,6 +264,7 @@ impl State {
         node.endpoint = endpoint(n, node.incarnation);
         node.script.clear();
         (node.open, node.ended, node.may_cancel) = (false, true, false);
+        node.kept = false;
         node.memory = [RUBBISH; 2];
         node.posts.clear();
         node.pending.clear();
@@ -280,7 +321,8 @@ impl State {
         match event {
             Event::Ready { covered, prefilled, .. } => {
                 assert!(!node.ended, "I4: one ending");
-                assert_eq!((covered, prefilled), (2, Some(PREFILLED)));
+                let came_of_it = (!node.reads_back).then_some(PREFILLED);
+                assert_eq!((covered, prefilled), (2, came_of_it));
                 assert_eq!(node.memory, [100, 101], "I7: the right bytes");
                 (node.ended, node.open) = (true, false);
             }
@@ -292,8 +334,13 @@ impl State {
             Event::Released { .. } => {
                 assert!(node.open, "I4: one release");
                 (node.ended, node.open) = (true, false);
-                node.memory = [RUBBISH; 2];
+                node.overwrite();
             }
+            Event::Lent { .. } => {
+                assert!(node.kept, "I13: nothing is lent that is not kept");
+                node.open = true;
+            }
+            Event::Lapsed { .. } => node.forget(),
         }
     }
 
@@ -393,6 +440,8 @@ const EARLY_PULL_SOURCE: &[Command] =
     &[Command::Offer, Command::Progress(0, 1), Command::Progress(1, 2), Command::Complete];
 const PULL_DESTINATION: &[Command] = &[Command::Expect, Command::Fetch { early: false }];
 const EARLY_PULL_DESTINATION: &[Command] = &[Command::Fetch { early: true }];
+const RETAINER: &[Command] = &[Command::Retain, Command::Revoke];
+const READER: &[Command] = &[Command::ReadBack];
 const PUSH_SOURCE: &[Command] =
     &[Command::Send, Command::Progress(0, 1), Command::Progress(1, 2), Command::Complete];
 const PUSH_DESTINATION: &[Command] = &[Command::Receive];
@@ -413,4 +462,10 @@ fn every_order_of_an_early_pull() {
 fn every_order_of_a_push() {
     let states = explore(State::new(PUSH_SOURCE, PUSH_DESTINATION, [true, true]));
     println!("push: {states} states");
+}
+
+#[test]
+fn every_order_of_a_readback() {
+    let states = explore(State::new(RETAINER, READER, [false, true]));
+    println!("readback: {states} states");
 }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use baton_engine::Request;
 use baton_openai::{ApiError, ErrorKind};
@@ -10,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::hand_off::Identity;
 use crate::inbox::{Inbox, NotTaken};
-use crate::metrics::HttpMetrics;
+use crate::metrics::{HttpMetrics, KvSizes};
 use crate::text::Text;
 use crate::ticket::Ticket;
 
@@ -40,8 +41,19 @@ pub(crate) struct Serving {
     pub vocab: usize,
     /// The longest sequence, prompt and answer together.
     pub max_len: usize,
+    /// How long the KV of prompt and answer is kept for the next turn; none if it is not.
+    pub retain_ttl: Option<Duration>,
+    /// KV of one token.
+    pub token_bytes: usize,
     /// What ends an answer unless the client wants it ignored.
     pub eos: Vec<TokenId>,
+}
+
+impl Serving {
+    pub fn kv_sizes(&self) -> KvSizes {
+        let token_bytes = self.token_bytes;
+        KvSizes { block_bytes: token_bytes * self.info.block_tokens as usize, token_bytes }
+    }
 }
 
 impl App {

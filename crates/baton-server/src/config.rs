@@ -62,6 +62,14 @@ pub struct ServerConfig {
     pub transport: TransportKind,
     pub tcp: TcpChoice,
     pub prefix_cache: bool,
+    /// How long a decode engine keeps the KV of prompt and answer for the conversation's next turn; 0 for not at all.
+    pub retain_ttl_ms: u64,
+    /// Most of the KV blocks that may be kept so, 0 to 1. They give way to whoever needs room.
+    pub retain_max: f64,
+    /// Whether each reading starts the time anew.
+    pub retain_renewable: bool,
+    /// Fewer tokens than this are computed rather than read from the engine that keeps them.
+    pub reuse_threshold: u32,
     pub on_lost_kv: LostKv,
     /// How long a peer's right to blocks lasts without a sign of life, and how often one is given. At least
     /// three to one.
@@ -259,6 +267,10 @@ impl Default for ServerConfig {
             transport: TransportKind::default(),
             tcp: TcpChoice::default(),
             prefix_cache: true,
+            retain_ttl_ms: 0,
+            retain_max: 0.5,
+            retain_renewable: false,
+            reuse_threshold: 64,
             on_lost_kv: LostKv::Recompute,
             lease_ms: 30_000,
             heartbeat_ms: 5_000,
@@ -329,6 +341,9 @@ impl ServerConfig {
                 self.heartbeat_ms, self.lease_ms
             ));
         }
+        if !(0.0..=1.0).contains(&self.retain_max) {
+            return wrong(format!("retain_max ({}) must be between 0 and 1", self.retain_max));
+        }
         let (block, unit) = (self.block_tokens, self.unit_tokens());
         if !block.is_multiple_of(unit) {
             return wrong(format!("unit_tokens ({unit}) must divide block_tokens ({block})"));
@@ -398,6 +413,7 @@ mod tests {
         assert!(wrong(|c| c.kv_dtype = KvDtype::U8).contains("kv_dtype"));
         assert!(wrong(|c| (c.kv_convert, c.transport) = (true, TransportKind::Tcp)).contains("kv_convert"));
         assert!(wrong(|c| c.heartbeat_ms = 10_001).contains("heartbeat_ms"));
+        assert!(wrong(|c| c.retain_max = f64::NAN).contains("retain_max"));
         ServerConfig::default().validate().unwrap();
     }
 }

@@ -163,8 +163,8 @@ impl Engine {
                     let _ = events.send(SeqEvent::Token(token));
                 }
             }
-            Output::Finished { seq, reason, usage, handle } => {
-                self.end(seq, SeqEvent::Finished { reason, usage, handle });
+            Output::Finished { seq, reason, usage, handle, retained } => {
+                self.end(seq, SeqEvent::Finished { reason, usage, handle, retained });
             }
             Output::Refused { seq, why } => self.end(seq, SeqEvent::Refused(why)),
             Output::Proto(output) => {

@@ -3,17 +3,18 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use baton_engine::{FinishReason, Handle, Refusal, SeqFailure, Usage};
+use baton_engine::{FinishReason, Handle, Refusal, Retained, SeqFailure, Usage};
 use baton_openai::answer::Ending;
 use baton_openai::{ApiError, ErrorKind};
 use baton_types::TokenId;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::answer_text::AnswerText;
-use crate::app::{App, Serving, draining, overloaded, unavailable};
+use crate::app::{App, draining, overloaded, unavailable};
 use crate::hand_off;
 use crate::inbox::SeqEvent;
 use crate::request::Prepared;
+use crate::reuse;
 use crate::ticket::Ticket;
 
 /// What an answer grows by.
@@ -80,14 +81,22 @@ impl Exchange {
                     }
                     return Ok(Step::Token { token, text });
                 }
-                Some(SeqEvent::Finished { reason, usage, handle }) => return self.end(reason, usage, handle),
+                Some(SeqEvent::Finished { reason, usage, handle, retained }) => {
+                    return self.end(reason, usage, handle, retained);
+                }
                 Some(SeqEvent::Refused(why)) => return Err(refused(why)),
                 None => return Err(draining()),
             }
         }
     }
 
-    fn end(&mut self, reason: FinishReason, usage: Usage, handle: Option<Handle>) -> Result<Step, ApiError> {
+    fn end(
+        &mut self,
+        reason: FinishReason,
+        usage: Usage,
+        handle: Option<Handle>,
+        retained: Option<Retained>,
+    ) -> Result<Step, ApiError> {
         let text = self.text.finish();
         let stop_string = self.text.stop_string().map(str::to_owned);
         let reason = match reason {
@@ -102,15 +111,15 @@ impl Exchange {
         };
         self.timing.end(&self.app);
         let serving = self.app.serving()?;
+        // A prefill leg hands over, any other may be kept.
+        let kv_transfer_params = handle
+            .map(|handle| hand_off::answer(&handle, &serving.identity))
+            .or_else(|| retained.map(|retained| reuse::answer(&retained, serving)));
         Ok(Step::End(End {
             text,
-            ending: Ending { reason, stop_string, kv_transfer_params: self.params(handle, serving) },
+            ending: Ending { reason, stop_string, kv_transfer_params },
             usage: answer_usage(usage),
         }))
-    }
-
-    fn params(&self, handle: Option<Handle>, serving: &Serving) -> Option<baton_types::KvTransferParams> {
-        handle.map(|handle| hand_off::answer(&handle, &serving.identity))
     }
 }
 

@@ -6,6 +6,7 @@ use baton_proto::PeerAddress;
 use baton_types::{EngineId, KvTransferParams, TransferId, TransferMode};
 
 use crate::random::draw_u128;
+use crate::reuse;
 
 const PARAM: &str = "kv_transfer_params";
 
@@ -28,12 +29,10 @@ pub(crate) fn read(params: Option<&KvTransferParams>) -> Result<HandOff, ApiErro
     match (params.do_remote_decode, params.do_remote_prefill) {
         (false, false) => Ok(HandOff::None),
         (true, true) => Err(wrong("do_remote_decode and do_remote_prefill exclude each other.")),
-        (true, false) if params.remote_engine_id.is_some() => {
-            Err(ApiError::unsupported(PARAM, "A prefill leg cannot take KV from another engine."))
-        }
         (true, false) => {
-            let transfer = transfer(params)?.unwrap_or_else(|| TransferId(draw_u128()));
-            Ok(HandOff::ToPeer { transfer, mode })
+            // Where the object is a retention's handle, as vLLM's routers send it, the id is the retention's.
+            let own = if reuse::is_handle(params) { None } else { transfer(params)? };
+            Ok(HandOff::ToPeer { transfer: own.unwrap_or_else(|| TransferId(draw_u128())), mode })
         }
         (false, true) => {
             let transfer =
@@ -44,7 +43,7 @@ pub(crate) fn read(params: Option<&KvTransferParams>) -> Result<HandOff, ApiErro
 }
 
 /// `transfer_id`, or what a router that knows only vLLM's older name brings back.
-fn transfer(params: &KvTransferParams) -> Result<Option<TransferId>, ApiError> {
+pub(crate) fn transfer(params: &KvTransferParams) -> Result<Option<TransferId>, ApiError> {
     match (params.transfer_id, &params.remote_request_id) {
         (Some(transfer), _) => Ok(Some(transfer)),
         (None, None) => Ok(None),
@@ -54,11 +53,11 @@ fn transfer(params: &KvTransferParams) -> Result<Option<TransferId>, ApiError> {
     }
 }
 
-fn peer(params: &KvTransferParams) -> Result<PeerAddress, ApiError> {
+pub(crate) fn peer(params: &KvTransferParams) -> Result<PeerAddress, ApiError> {
     let (Some(engine), Some(host), Some(port)) =
         (&params.remote_engine_id, &params.remote_host, params.remote_port)
     else {
-        return Err(wrong("do_remote_prefill needs remote_engine_id, remote_host and remote_port."));
+        return Err(wrong("KV of another engine needs remote_engine_id, remote_host and remote_port."));
     };
     let engine = engine.parse().map_err(|_| wrong("remote_engine_id is no engine id of this system."))?;
     // The longest name that DNS has.
@@ -68,7 +67,7 @@ fn peer(params: &KvTransferParams) -> Result<PeerAddress, ApiError> {
     Ok(PeerAddress { engine, host: host.clone(), port })
 }
 
-fn wrong(message: &str) -> ApiError {
+pub(crate) fn wrong(message: &str) -> ApiError {
     ApiError::bad_param(PARAM, message)
 }
 
@@ -86,6 +85,7 @@ pub(crate) fn answer(handle: &Handle, identity: &Identity) -> KvTransferParams {
         tp_size: Some(1),
         remote_num_tokens: Some(handle.tokens),
         remote_prefill_cached_tokens: Some(handle.cached_tokens),
+        ..KvTransferParams::default()
     }
 }
 
@@ -124,7 +124,6 @@ mod tests {
                 "remote_host":"h","remote_port":1}"#,
             r#"{"do_remote_prefill":true,"transfer_id":"xfer-00000000000000000000000000000001",
                 "remote_engine_id":"p@00000000000000ff","remote_host":"","remote_port":1}"#,
-            r#"{"do_remote_decode":true,"remote_engine_id":"d@00000000000000ff"}"#,
         ] {
             assert_eq!(read(Some(&params(bad))).unwrap_err().status(), 400, "{bad}");
         }

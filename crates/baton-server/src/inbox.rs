@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use baton_engine::{FinishReason, Handle, Input, Refusal, Request, Stats, Usage};
+use baton_engine::{FinishReason, Handle, Input, Refusal, Request, Retained, Stats, Usage};
 use baton_types::{SeqId, TokenId};
 use tokio::runtime;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
@@ -38,7 +38,7 @@ pub(crate) struct Snapshot {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum SeqEvent {
     Token(TokenId),
-    Finished { reason: FinishReason, usage: Usage, handle: Option<Handle> },
+    Finished { reason: FinishReason, usage: Usage, handle: Option<Handle>, retained: Option<Retained> },
     Refused(Refusal),
 }
 

@@ -24,6 +24,7 @@ mod model_loading;
 mod peer_secret;
 mod random;
 mod request;
+mod reuse;
 mod runner_thread;
 mod server;
 mod side_channel;

@@ -138,7 +138,7 @@ impl Page {
 }
 
 /// The engine's numbers, and by vLLM's names those that other routers scrape.
-pub(crate) fn write_stats(page: &mut Page, stats: &Stats, model: &str) {
+pub(crate) fn write_stats(page: &mut Page, stats: &Stats, model: &str, sizes: KvSizes) {
     let blocks = stats.blocks;
     let gauges = [
         ("baton_sequences_running", "Sequences in the batch.", stats.running),
@@ -160,8 +160,10 @@ pub(crate) fn write_stats(page: &mut Page, stats: &Stats, model: &str) {
         page.line("baton_kv_blocks", &format!("state=\"{state}\""), count as f64);
     }
     write_counters(page, stats);
+    write_conversations(page, stats, sizes);
     let label = format!("model_name=\"{}\"", escape(model));
-    let used = (blocks.total() - blocks.free) as f64 / blocks.total().max(1) as f64;
+    // What is kept for conversations gives way: it is as good as free.
+    let used = (blocks.total() - blocks.free - blocks.retained) as f64 / blocks.total().max(1) as f64;
     for (name, help, value) in [
         ("vllm:num_requests_running", "Sequences in the batch.", stats.running as f64),
         ("vllm:num_requests_waiting", "Sequences that wait.", (stats.waiting + stats.receiving) as f64),
@@ -203,6 +205,67 @@ fn write_counters(page: &mut Page, stats: &Stats) {
     }
 }
 
+/// What is kept for next turns, and what was read of it.
+fn write_conversations(page: &mut Page, stats: &Stats, sizes: KvSizes) {
+    let (c, kept) = (&stats.counters, stats.blocks.retained);
+    for (name, help, value) in [
+        ("baton_retained_conversations", "Conversations kept for their next turn.", stats.retentions),
+        ("baton_retained_blocks", "KV blocks kept for conversations alone; part of the leased ones.", kept),
+        ("baton_retained_bytes", "Their bytes.", kept * sizes.block_bytes),
+    ] {
+        page.single(name, "gauge", help, value as f64);
+    }
+    for (name, help, value) in [
+        ("baton_retained_total", "Conversations kept.", c.retained),
+        ("baton_retained_expired_total", "Of them, ended by time.", c.retained_expired),
+        (
+            "baton_retained_revoked_total",
+            "Of them, gave way to sequences or conversations.",
+            c.retained_revoked,
+        ),
+        ("baton_lent_tokens_total", "Tokens granted to readers.", c.lent_tokens),
+        ("baton_lent_total", "Readings of what is kept that were completed.", c.lent_done),
+        ("baton_lent_unfinished_total", "Readings that were not.", c.lent_unfinished),
+        ("baton_reuse_requests_total", "Requests that said where KV is kept.", c.reuse_requests),
+        (
+            "baton_reuse_unused_total",
+            "Of them, not worth it or not possible: nothing was asked for.",
+            c.reuse_unused,
+        ),
+        ("baton_readbacks_total", "Readings begun.", c.readbacks),
+        ("baton_readbacks_done_total", "Readings done.", c.readbacks_done),
+        ("baton_readback_tokens_total", "Prompt tokens read back.", c.readback_tokens),
+        ("baton_readback_bytes_total", "Their bytes.", c.readback_tokens * sizes.token_bytes as u64),
+    ] {
+        page.single(name, "counter", help, value as f64);
+    }
+    page.head(
+        "baton_readbacks_lost_total",
+        "counter",
+        "Readings that came to nothing: the prompt was computed.",
+    );
+    for (reason, count) in
+        [("declined", c.readbacks_declined), ("expired", c.readbacks_expired), ("failed", c.readbacks_failed)]
+    {
+        page.line("baton_readbacks_lost_total", &format!("reason=\"{reason}\""), count as f64);
+    }
+    page.head(
+        "baton_cached_tokens_total",
+        "counter",
+        "Prompt tokens that nobody computed, by where they were.",
+    );
+    for (source, count) in [("prefix_cache", c.prefix_hit_tokens), ("readback", c.readback_tokens)] {
+        page.line("baton_cached_tokens_total", &format!("source=\"{source}\""), count as f64);
+    }
+}
+
+/// Bytes of KV of a block, and of a token.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KvSizes {
+    pub block_bytes: usize,
+    pub token_bytes: usize,
+}
+
 fn escape(label: &str) -> String {
     label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -232,7 +295,7 @@ mod tests {
         let mut stats = Stats { running: 3, ..Stats::default() };
         stats.blocks.free = 3;
         stats.blocks.active = 1;
-        write_stats(&mut page, &stats, "a \"b\"");
+        write_stats(&mut page, &stats, "a \"b\"", KvSizes { block_bytes: 64, token_bytes: 4 });
         let text = page.into_text();
         assert!(text.contains("vllm:num_requests_running{model_name=\"a \\\"b\\\"\"} 3\n"), "{text}");
         assert!(text.contains("vllm:kv_cache_usage_perc{model_name=\"a \\\"b\\\"\"} 0.25\n"), "{text}");

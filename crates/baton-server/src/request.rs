@@ -10,6 +10,7 @@ use crate::answer_text::TextLimits;
 use crate::app::Serving;
 use crate::hand_off;
 use crate::random::draw_u64;
+use crate::reuse;
 
 /// A request that may be submitted, and how its answer is to be written.
 #[derive(Debug)]
@@ -46,6 +47,7 @@ pub(crate) fn prepare(
         }
     };
     let hand_off = hand_off::read(generation.kv_transfer_params.as_ref())?;
+    let reuse = reuse::read(generation.kv_transfer_params.as_ref(), &hand_off)?;
     let prompt = match prompt {
         Input::Chat(chat) => serving.text.encode_chat(&chat)?,
         Input::Prompt(Prompt::Tokens(tokens), _) => tokens,
@@ -57,7 +59,9 @@ pub(crate) fn prepare(
     let prompt = Prompt::Tokens(prompt);
     prompt.check_vocabulary(serving.vocab)?;
     let Prompt::Tokens(prompt) = prompt else { unreachable!("made above") };
-    finish(serving, prompt, generation, hand_off, tenant)
+    let mut prepared = finish(serving, prompt, generation, hand_off, tenant)?;
+    prepared.request.reuse = reuse;
+    Ok(prepared)
 }
 
 enum Input {
@@ -97,6 +101,8 @@ fn finish(
             min_tokens: generation.min_tokens,
             stop_tokens: stop_tokens.clone(),
             sampling: generation.sampling(draw_u64()),
+            reuse: None,
+            retention: reuse::retention(serving, &hand_off),
             hand_off,
         },
         limits: TextLimits { stop_strings: generation.stop, min_tokens: generation.min_tokens, stop_tokens },

@@ -164,6 +164,8 @@ async fn start(
     let thread = EngineThread::spawn(engine.name.clone(), core, links, inbox.clone(), items, reporter)
         .map_err(ServerError::Thread)?;
     let serving = Serving {
+        retain_ttl: (config.retain_ttl_ms > 0).then(|| Duration::from_millis(config.retain_ttl_ms)),
+        token_bytes: loaded.layout.block_bytes() / config.block_tokens as usize,
         inbox,
         vocab: loaded.vocab,
         eos: loaded.eos,
@@ -189,6 +191,8 @@ fn core_config(
     proto.limits.peers = TransportLimits::default().peers;
     proto.lease = Duration::from_millis(config.lease_ms);
     proto.heartbeat = Duration::from_millis(config.heartbeat_ms);
+    proto.retain_ttl = Duration::from_millis(config.retain_ttl_ms);
+    proto.retain_renewable = config.retain_renewable;
     proto.register_timeout = Duration::from_millis(config.register_timeout_ms);
     let max_running = config.max_num_seqs as usize;
     let defaults =
@@ -200,6 +204,8 @@ fn core_config(
         max_waiting: config.max_waiting as usize,
         max_receiving: config.max_receiving as usize,
         prefix_cache: config.prefix_cache,
+        max_retained_blocks: (f64::from(loaded.blocks) * config.retain_max) as usize,
+        reuse_threshold: config.reuse_threshold as usize,
         on_lost_kv: config.on_lost_kv.into(),
         kv_timeout: Duration::from_millis(config.kv_timeout_ms),
         model: loaded.fingerprint.clone(),

@@ -238,6 +238,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 
 #[cfg(test)]
 mod tests {
+    use baton_proto::Held;
     use baton_types::{EngineId, EngineName, TransferId};
     use tokio::sync::mpsc::Receiver;
 
@@ -303,7 +304,7 @@ mod tests {
         let Input::Accepted { conn } = next(&mut items).await else { panic!("accepted") };
         let chain = vec![baton_types::BlockHash([1; 16]); 100_000];
         let large =
-            Message::Claim { transfer: TransferId(1), attempt: 0, first_unit: 0, chain, early: false };
+            Message::Claim { transfer: TransferId(1), attempt: 0, first_unit: 0, chain, held: Held::Offered };
         let cut = (0..1_000).find_map(|_| side_channel.send(conn, &large));
         assert_eq!(cut, Some(Input::Closed { conn }));
     }

@@ -52,6 +52,8 @@ impl World {
             stop_tokens: asker.stop_tokens.clone(),
             sampling: client.sampling.clone(),
             hand_off,
+            reuse: None,
+            retention: None,
         };
         let salt = CacheSalt { model: MODEL.fingerprint(), ..client.salt() };
         let all: Vec<TokenId> = asker.prompt.iter().chain(&client.unstopped).copied().collect();

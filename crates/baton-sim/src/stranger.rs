@@ -1,7 +1,7 @@
 //! Somebody who is no engine, and talks to one all the same. A stranger may have overheard which transfers there are.
 
 use baton_proto::message::{Decline, VERSION};
-use baton_proto::{Compat, ConnId, Input, Message, Prefilled, codec};
+use baton_proto::{Compat, ConnId, Held, Input, Message, Prefilled, codec};
 use baton_types::{BlockHash, EngineId, EngineName, KvDtype, Millis, PoolShape, TokenId, TransferId, UnitId};
 
 use crate::fault::Fault;
@@ -100,7 +100,7 @@ fn words(which: u64, transfer: TransferId) -> Message {
         5 => Message::Declined { transfer, why: Decline::Unknown },
         6 => {
             let chain = vec![BlockHash([7; 16])];
-            Message::Claim { transfer, attempt: 0, first_unit: 0, chain, early: true }
+            Message::Claim { transfer, attempt: 0, first_unit: 0, chain, held: Held::Early }
         }
         7 => Message::Heartbeat { transfers: vec![transfer] },
         _ => Message::Register { transfer, first_unit: 0 },

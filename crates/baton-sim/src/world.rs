@@ -309,7 +309,7 @@ impl World {
                 self.queue.push(self.now + duration, Event::StepEnds { to, ok });
             }
             Output::Token { seq, token } => self.token(node, seq, token),
-            Output::Finished { seq, reason, usage, handle } => {
+            Output::Finished { seq, reason, usage, handle, .. } => {
                 self.finished(node, seq, reason, usage, handle.is_some());
             }
             Output::Refused { seq, why } => self.refused(node, seq, why),

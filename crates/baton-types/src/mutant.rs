@@ -53,6 +53,16 @@ mutants! {
     /// The fence frees nothing.
     FenceForgotten: "I8",
 
+    // Retentions.
+    /// A claim on what is retained for a fixed time starts that time anew.
+    RetentionRenewedOnAccess: "I6",
+    /// Grants all of what is retained to whoever knows how it begins.
+    GrantBeyondCommonPrefix: "I13, I7",
+    /// Does not hold for a reader what it was granted of a retention.
+    FreedDuringRead: "I3, I7",
+    /// Retains the place of the last token as well, whose KV was never computed.
+    RetainUncomputed: "I2, I7",
+
     // Incarnations and peers.
     /// Takes a restarted engine for the one it was.
     StaleIncarnationAccepted: "I5, I7",

@@ -105,6 +105,10 @@ fn config(args: &ServeArgs) -> ServerConfig {
         },
         tcp: TcpChoice { port: args.tcp_port, lanes: engine.tcp_lanes, crc: engine.tcp_crc },
         prefix_cache: !engine.no_prefix_cache,
+        retain_ttl_ms: engine.retain_ttl.ms(),
+        retain_max: engine.retain_max,
+        retain_renewable: engine.retain_renewable,
+        reuse_threshold: engine.reuse_threshold,
         on_lost_kv: match engine.on_lost_kv {
             LostKv::Recompute => baton_server::LostKv::Recompute,
             LostKv::Fail => baton_server::LostKv::Fail,
@@ -158,7 +162,13 @@ mod tests {
             "--kv-ranks=4",
             "--kv-dtype=bf16",
             "--kv-convert",
+            "--retain-ttl=8m",
+            "--retain-max=0.25",
+            "--retain-renewable",
+            "--reuse-threshold=128",
         ]);
+        assert_eq!((config.retain_ttl_ms, config.retain_max), (480_000, 0.25));
+        assert_eq!((config.retain_renewable, config.reuse_threshold), (true, 128));
         assert_eq!((config.block_tokens, config.unit_tokens, config.kv_ranks), (64, Some(8), 4));
         assert_eq!((config.kv_dtype, config.kv_convert), (KvDtype::Bf16, true));
         assert_eq!(config.transport, baton_server::TransportKind::Tcp);

@@ -29,6 +29,8 @@ enum Op {
     Accept(usize),
     Abandon(usize),
     Discard(usize),
+    Retain(usize),
+    EndRetention(usize),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -44,6 +46,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0..8usize).prop_map(Op::Accept),
         1 => (0..8usize).prop_map(Op::Abandon),
         1 => (0..8usize).prop_map(Op::Discard),
+        1 => (0..8usize).prop_map(Op::Retain),
+        1 => (0..8usize).prop_map(Op::EndRetention),
     ]
 }
 
@@ -58,6 +62,7 @@ struct Game {
     manager: BlockManager,
     holders: Vec<Holder>,
     leases: Vec<Vec<BlockId>>,
+    retained: Vec<Vec<BlockId>>,
     quarantined: Vec<Vec<BlockId>>,
     /// What each block was published to hold, until it is handed out again.
     contents: BTreeMap<BlockId, BlockHash>,
@@ -66,6 +71,10 @@ struct Game {
 fn chain(family: u8, blocks: usize) -> Vec<BlockHash> {
     // The first block is everybody's.
     (0..blocks as u8).map(|i| BlockHash([if i == 0 { 0 } else { family * 16 + i }; 16])).collect()
+}
+
+fn total_blocks(tokens: usize) -> usize {
+    tokens.div_ceil(BLOCK_TOKENS)
 }
 
 fn pick<T>(items: &[T], i: usize) -> Option<usize> {
@@ -82,11 +91,16 @@ impl Game {
             BlockState::Quarantined
         } else if self.holders.iter().any(|holder| holder.table.blocks().contains(&id)) {
             BlockState::Active
-        } else if self.leases.iter().flatten().any(|held| *held == id) {
+        } else if self.leases.iter().chain(&self.retained).flatten().any(|held| *held == id) {
             BlockState::Leased
         } else {
             BlockState::Free
         }
+    }
+
+    fn is_only_retained(&self, id: BlockId) -> bool {
+        let leased = self.leases.iter().flatten().any(|held| *held == id);
+        self.state(id) == BlockState::Leased && !leased
     }
 
     fn free(&self) -> usize {
@@ -102,7 +116,13 @@ impl Game {
             .iter()
             .filter(|(id, hash)| hashes[..hits].contains(hash) && self.state(**id) == BlockState::Free);
         let room = self.free() - revived.count();
-        let total = tokens.div_ceil(BLOCK_TOKENS);
+        let total = total_blocks(tokens);
+        // What would be free if nothing were retained.
+        let held = |id: &BlockId| self.is_only_retained(*id);
+        let kept = (0..BLOCKS).map(BlockId).filter(held).count();
+        let kept_hits = self.contents.iter().filter(|(id, hash)| hashes[..hits].contains(hash) && held(id));
+        let would = total_blocks(tokens) - hits + reserve <= room + kept - kept_hits.count();
+        assert_eq!(self.manager.would_admit(tokens, &hashes, reserve), would);
         let admission = self.manager.admit(tokens, &hashes, reserve);
         assert_eq!(admission.is_some(), total - hits + reserve <= room, "{total} {hits} {reserve} {room}");
         let Some(Admission { table, hit_blocks }) = admission else { return };
@@ -148,7 +168,7 @@ impl Game {
         let holder = &mut self.holders[i];
         // Only what was just allocated may be written.
         let fresh = holder.table.published <= holder.hits;
-        let leased = |id| self.leases.iter().flatten().any(|held| held == id);
+        let leased = |id| self.leases.iter().chain(&self.retained).flatten().any(|held| held == id);
         if holder.receiving || !fresh || holder.table.blocks().iter().any(leased) {
             return;
         }
@@ -166,6 +186,12 @@ impl Game {
                     self.manager.end_lease(&blocks);
                 }
             }
+            Op::EndRetention(i) => {
+                if let Some(i) = pick(&self.retained, i) {
+                    let blocks = self.retained.remove(i);
+                    self.manager.end_retention(&blocks);
+                }
+            }
             Op::Discard(i) => {
                 if let Some(i) = pick(&self.quarantined, i) {
                     let blocks = self.quarantined.remove(i);
@@ -176,6 +202,7 @@ impl Game {
             | Op::Grow(i)
             | Op::Release(i)
             | Op::Lease(i)
+            | Op::Retain(i)
             | Op::Receive(i)
             | Op::Accept(i)
             | Op::Abandon(i) => {
@@ -201,6 +228,14 @@ impl Game {
                 self.manager.lease(&blocks);
                 self.leases.push(blocks);
             }
+            Op::Retain(_) if !receiving => {
+                let blocks = self.holders[i].table.blocks().to_vec();
+                let new = blocks.iter().filter(|id| !self.retained.iter().flatten().any(|held| held == *id));
+                let all: std::collections::BTreeSet<_> = self.retained.iter().flatten().collect();
+                assert_eq!(self.manager.retained_with(&blocks), all.len() + new.count());
+                self.manager.retain(&blocks);
+                self.retained.push(blocks);
+            }
             Op::Accept(_) if receiving => {
                 let holder = &mut self.holders[i];
                 self.manager.accept(&holder.table, holder.hits);
@@ -217,6 +252,8 @@ impl Game {
 
     fn check(&self) {
         self.manager.check();
+        let kept = (0..BLOCKS).map(BlockId).filter(|id| self.is_only_retained(*id)).count();
+        assert_eq!(self.manager.counts().retained, kept);
         for id in (0..BLOCKS).map(BlockId) {
             assert_eq!(self.manager.pool().state(id), self.state(id), "{id:?}");
             assert_eq!(self.manager.pool().hash(id).as_ref(), self.contents.get(&id), "I2: {id:?}");
@@ -233,6 +270,7 @@ proptest! {
             manager: BlockManager::new(BLOCKS, BLOCK_TOKENS, true, Mutation::NONE),
             holders: Vec::new(),
             leases: Vec::new(),
+            retained: Vec::new(),
             quarantined: Vec::new(),
             contents: BTreeMap::new(),
         };

@@ -42,6 +42,8 @@ fn ask(seq: u64, len: u32, hand_off: HandOff) -> Request {
         stop_tokens: Vec::new(),
         sampling: SamplingParams::GREEDY,
         hand_off,
+        reuse: None,
+        retention: None,
     }
 }
 
@@ -66,7 +68,7 @@ impl Script {
     }
 
     fn settle(&mut self) -> Vec<Command> {
-        self.engine.schedule();
+        self.engine.schedule(Time::ZERO);
         self.engine.check();
         self.outputs.extend(self.engine.outputs.drain(..));
         self.engine.commands.drain(..).collect()
@@ -123,9 +125,9 @@ fn a_destination_expects_at_once_and_asks_when_it_has_blocks() {
         let commands = script.submit(ask(1, 10, from_peer(mode)));
         assert!(matches!(&commands[0], Command::Expect { transfer: X, .. }));
         match &commands[1] {
-            Command::Fetch { chain, first_unit: 0, units, early, .. } if mode != TransferMode::Push => {
+            Command::Fetch { chain, first_unit: 0, units, held, .. } if mode != TransferMode::Push => {
                 assert_eq!((chain.len(), units.len()), (3, 3));
-                assert_eq!(*early, mode == TransferMode::EarlyPull);
+                assert_eq!(*held == Held::Early, mode == TransferMode::EarlyPull);
             }
             Command::Receive { chain, first_unit: 0, units, .. } if mode == TransferMode::Push => {
                 assert_eq!((chain.len(), units.len()), (3, 3));

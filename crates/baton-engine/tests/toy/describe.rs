@@ -37,7 +37,7 @@ pub fn output(output: &Output) -> Option<String> {
             format!("step {}: {}", batch.step, entries.collect::<Vec<_>>().join("; "))
         }
         Output::Token { seq, token } => format!("token {token:?} for {seq:?}"),
-        Output::Finished { seq, reason, usage, handle } => {
+        Output::Finished { seq, reason, usage, handle, .. } => {
             let handle = handle.map_or(String::new(), |handle| format!(", handle {:?}", handle.transfer));
             format!(
                 "finished {seq:?}: {reason:?}, {} prompt ({} cached, {} received) + {}{handle}",

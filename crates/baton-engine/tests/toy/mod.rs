@@ -99,6 +99,8 @@ pub fn request(seq: u64, prompt: Vec<TokenId>, max_tokens: u32) -> Request {
         stop_tokens: Vec::new(),
         sampling: SamplingParams::GREEDY,
         hand_off: HandOff::None,
+        reuse: None,
+        retention: None,
     }
 }
 

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::time::Duration;
 
-use baton_engine::{Batch, Config, EngineCore, FinishReason, HandOff, Input, ModelRunner, Output, Request};
+use baton_engine::{
+    Batch, Config, EngineCore, FinishReason, HandOff, Input, ModelRunner, Output, Request, Retained, Reuse,
+};
 use baton_proto::{
     Compat, ConnId, Direction, Input as ProtoInput, Output as ProtoOutput, PeerAddress, PostId,
 };
@@ -12,7 +14,7 @@ use baton_types::{KvDtype, PoolShape, SeqId, Time, TransferId, TransferMode, Uni
 
 use crate::toy::describe;
 use crate::toy::solo::{Answer, End, engine_id};
-use crate::toy::{Dice, ToyRunner, oracle, request};
+use crate::toy::{Dice, ToyRunner, oracle, prompt, request};
 
 pub const NAMES: [&str; 2] = ["P", "D"];
 
@@ -28,6 +30,12 @@ pub struct Job {
     pub destination_first: bool,
     /// The decode leg never comes.
     pub abandoned: bool,
+    /// So many turns follow, each with the answer before it and some new words.
+    pub turns: u64,
+    /// The client changes its history from there on before the next turn.
+    pub edited_from: Option<usize>,
+    /// Where the turn before was kept, and how much of it.
+    pub kept: Option<(usize, Retained)>,
 }
 
 #[derive(Debug)]
@@ -73,6 +81,7 @@ pub struct Pair {
     pub log: String,
     queue: BTreeMap<(Time, u64), (usize, Happening)>,
     scheduled: u64,
+    ids: u64,
     wires: BTreeMap<(usize, ConnId), (usize, ConnId)>,
     conns: u64,
     /// What is said on one connection, and posted on one path, arrives in order.
@@ -93,6 +102,7 @@ pub fn config(node: usize, num_blocks: u32, block_tokens: u32) -> Config {
     let mut config = Config::new(num_blocks, block_tokens, 1 << 16, proto);
     config.max_running = 4;
     config.step_tokens = 8;
+    config.reuse_threshold = 2;
     config
 }
 
@@ -119,6 +129,7 @@ impl Pair {
             log: String::new(),
             queue: BTreeMap::new(),
             scheduled: 0,
+            ids: 0,
             wires: BTreeMap::new(),
             conns: 0,
             last: BTreeMap::new(),
@@ -230,7 +241,23 @@ impl Pair {
         } else {
             HandOff::FromPeer { transfer, mode, peer: address(1 - node) }
         };
-        let request = Request { hand_off, ..request(seq, job.prompt.clone(), job.max_tokens) };
+        let kept = job.kept.filter(|_| is_source);
+        let reuse = kept.map(|(place, Retained { retention, tokens })| {
+            let transfer = self.fresh();
+            Reuse { transfer, retention, peer: address(place), tokens }
+        });
+        let retention = (!is_source).then(|| self.fresh());
+        let request =
+            Request { hand_off, reuse, retention, ..request(seq, job.prompt.clone(), job.max_tokens) };
+        self.nodes[node].answers.insert(SeqId(seq), (request.clone(), Answer::default()));
+        self.input(node, Input::Submit(request));
+    }
+
+    /// A request for one engine alone.
+    pub fn ask(&mut self, node: usize, prompt: Vec<baton_types::TokenId>, max_tokens: u32) {
+        let seq = self.nodes[node].next_seq;
+        self.nodes[node].next_seq += 1;
+        let request = request(seq, prompt, max_tokens);
         self.nodes[node].answers.insert(SeqId(seq), (request.clone(), Answer::default()));
         self.input(node, Input::Submit(request));
     }
@@ -260,8 +287,11 @@ impl Pair {
                 self.at(at, node, Happening::StepDone(batch));
             }
             Output::Token { seq, token } => self.open(node, seq).tokens.push(token),
-            Output::Finished { seq, reason, usage, handle } => {
+            Output::Finished { seq, reason, usage, handle, retained } => {
                 self.open(node, seq).end = Some(End::Finished(reason, usage, handle));
+                if let Some(retained) = retained {
+                    self.next_turn(node, seq, retained);
+                }
                 let Some(handle) = handle.filter(|handle| handle.mode == TransferMode::Pull) else { return };
                 let job = self.jobs[&handle.transfer].clone();
                 if !job.abandoned {
@@ -273,6 +303,32 @@ impl Pair {
             Output::Refused { seq, why } => self.open(node, seq).end = Some(End::Refused(why)),
             Output::Proto(output) => self.take_proto(node, output),
         }
+    }
+
+    /// The client reads the answer, and asks on.
+    fn next_turn(&mut self, node: usize, seq: SeqId, retained: Retained) {
+        let (request, answer) = &self.nodes[node].answers[&seq];
+        let HandOff::FromPeer { transfer, .. } = request.hand_off else { panic!("only decode retains") };
+        let job = &self.jobs[&transfer];
+        if job.turns == 0 {
+            return;
+        }
+        let mut history = [&request.prompt[..], &answer.tokens[..]].concat();
+        let said = history.len();
+        if let Some(from) = job.edited_from {
+            history[from.min(said - 1)..].rotate_left(1);
+        }
+        history.extend(prompt(job.turns, 5));
+        let job = Job { prompt: history, turns: job.turns - 1, kept: Some((node, retained)), ..job.clone() };
+        let think = self.delay(100);
+        let transfer = self.fresh();
+        self.start(self.now + think, job, transfer);
+    }
+
+    /// An id that nothing had before.
+    fn fresh(&mut self) -> TransferId {
+        self.ids += 1;
+        TransferId(1_000_000 + u128::from(self.ids))
     }
 
     fn open(&mut self, node: usize, seq: SeqId) -> &mut Answer {

@@ -67,7 +67,7 @@ impl Solo {
                 self.step = Some(batch);
             }
             Output::Token { seq, token } => self.open(seq).tokens.push(token),
-            Output::Finished { seq, reason, usage, handle } => {
+            Output::Finished { seq, reason, usage, handle, .. } => {
                 let answer = self.open(seq);
                 assert_eq!(usage.completion_tokens as usize, answer.tokens.len());
                 answer.end = Some(End::Finished(reason, usage, handle));

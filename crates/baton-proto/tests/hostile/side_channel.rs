@@ -10,7 +10,8 @@ use arbitrary::Unstructured;
 use baton_proto::codec::{self, Notification};
 use baton_proto::message::{Decline, Mismatch, VERSION};
 use baton_proto::{
-    Compat, Config, ConnId, Endpoint, Event, Input, Limits, Message, Output, PeerAddress, PostId, Prefilled,
+    Compat, Config, ConnId, Endpoint, Event, Held, Input, Limits, Message, Output, PeerAddress, PostId,
+    Prefilled,
 };
 use baton_types::{
     BlockHash, EngineId, EngineName, KvDtype, Millis, PoolShape, Time, TokenId, TransferId, UnitId,
@@ -18,6 +19,8 @@ use baton_types::{
 
 /// Transfers that the engine takes part in, each at most once; peers also name others.
 const TRANSFERS: usize = 8;
+/// Conversations that it retains, now and then; they have units of their own.
+const RETENTIONS: usize = 2;
 const UNITS_EACH: u32 = 3;
 const COMPAT: Compat = Compat([7; 16]);
 /// A play longer than this shows nothing new.
@@ -64,12 +67,14 @@ struct Game {
     next_conn: u64,
     dials: Vec<PeerAddress>,
     posts: BTreeMap<PostId, EngineId>,
+    retained: BTreeSet<TransferId>,
+    lent: BTreeMap<TransferId, Vec<UnitId>>,
     /// Peers with a path, and whether it is being removed.
     paths: BTreeMap<EngineId, bool>,
 }
 
 fn limits() -> Limits {
-    Limits { transfers: 6, peers: 3, connections: 5, registrations: 3, memories: 12, units: 8 }
+    Limits { transfers: 6, peers: 3, connections: 5, registrations: 3, memories: 12, retentions: 1, units: 8 }
 }
 
 fn engine(n: u8) -> EngineId {
@@ -86,6 +91,11 @@ fn transfer(n: usize) -> TransferId {
     TransferId(n as u128)
 }
 
+/// Its chain and units are those of `TRANSFERS + r`.
+fn retention(r: usize) -> TransferId {
+    TransferId(100 + r as u128)
+}
+
 fn chain(n: usize, units: u32) -> Vec<BlockHash> {
     (0..units).map(|i| BlockHash([n as u8 * 16 + i as u8; 16])).collect()
 }
@@ -100,7 +110,7 @@ fn owner(unit: UnitId) -> usize {
 
 impl Game {
     fn new() -> Self {
-        let pool = TRANSFERS as u32 * UNITS_EACH;
+        let pool = (TRANSFERS + RETENTIONS) as u32 * UNITS_EACH;
         let shape = PoolShape::whole_blocks(pool, KvDtype::F32);
         let mut config = Config::new(engine(4), COMPAT, vec![1], shape);
         config.limits = limits();
@@ -118,6 +128,8 @@ impl Game {
             next_conn: 0,
             dials: Vec::new(),
             posts: BTreeMap::new(),
+            retained: BTreeSet::new(),
+            lent: BTreeMap::new(),
             paths: BTreeMap::new(),
         }
     }
@@ -183,11 +195,14 @@ impl Game {
         let n = noise.choose_index(TRANSFERS)?;
         let peer = address(noise.int_in_range(0..=5)?);
         let first_unit = noise.int_in_range(0..=2usize)?;
-        let deal = &mut self.deals[n];
         let id = transfer(n);
+        // The engine refuses a request whose transfer id a peer has made its own.
+        let taken = self.lent.contains_key(&id);
+        let deal = &mut self.deals[n];
         let chain = chain(n, UNITS_EACH);
         let prefilled = Prefilled { first_token: TokenId(n as u32), cached_tokens: 0 };
-        match noise.int_in_range(0..=6u8)? {
+        match noise.int_in_range(0..=8u8)? {
+            0..=5 if taken => {}
             0 if !deal.named => {
                 *deal = Deal { named: true, open: true, source: true, sending: Some(0), ..Deal::default() };
                 self.input(Input::Offer { transfer: id, chain });
@@ -216,7 +231,8 @@ impl Game {
                 *deal = Deal { named: true, open: true, ..Deal::default() };
                 let units = units(n)[first_unit..].to_vec();
                 self.input(if noise.arbitrary()? {
-                    Input::Fetch { transfer: id, peer, chain, first_unit, units, early: noise.arbitrary()? }
+                    let held = any_held(noise)?;
+                    Input::Fetch { transfer: id, peer, chain, first_unit, units, held }
                 } else {
                     Input::Receive { transfer: id, peer, chain, first_unit, units }
                 });
@@ -224,6 +240,16 @@ impl Game {
             6 => {
                 deal.sending = None;
                 self.input(Input::Cancel { transfer: id });
+            }
+            7 if self.retained.insert(retention(n % RETENTIONS)) => {
+                let (r, of) = (retention(n % RETENTIONS), TRANSFERS + n % RETENTIONS);
+                let chain = self::chain(of, UNITS_EACH);
+                self.input(Input::Retain { retention: r, chain, units: units(of) });
+            }
+            8 => {
+                let r = retention(n % RETENTIONS);
+                self.retained.remove(&r);
+                self.input(Input::Revoke { retention: r });
             }
             _ => {}
         }
@@ -314,6 +340,10 @@ impl Game {
             _ => assert!(seen.ready, "I5: {message:?} before the handshake"),
         }
         if let Message::Granted { transfer: id, units, .. } = message {
+            if let Some(lent) = self.lent.get(id) {
+                assert!(units.iter().all(|unit| lent.contains(unit)), "I3: more than was said to be lent");
+                return;
+            }
             for unit in units {
                 let n = owner(*unit);
                 assert_eq!(transfer(n), *id, "a grant names its transfer's units");
@@ -324,6 +354,18 @@ impl Game {
 
     fn event(&mut self, event: Event) {
         let (id, ends, releases) = match event {
+            Event::Lent { retention, transfer, units } => {
+                assert!(self.retained.contains(&retention), "I13: {retention:?} is not retained");
+                let of = TRANSFERS + (retention.0 - 100) as usize;
+                assert!(units.iter().all(|unit| owner(*unit) == of), "I13: not the units of {retention:?}");
+                assert!(self.lent.insert(transfer, units).is_none(), "I4: {transfer:?} is lent once");
+                return;
+            }
+            Event::Lapsed { retention } => {
+                assert!(self.retained.remove(&retention), "I4: {retention:?} lapses once");
+                return;
+            }
+            Event::Released { transfer, .. } if self.lent.remove(&transfer).is_some() => return,
             Event::Ready { transfer, .. } => (transfer, true, true),
             Event::Failed { transfer, quarantined, .. } => (transfer, true, !quarantined),
             Event::Released { transfer, .. } => (transfer, self.deals[transfer.0 as usize].source, true),
@@ -385,7 +427,8 @@ impl Game {
         assert_eq!(self.endpoint.poll_timeout(), None, "I8: something is still waited for");
         let census = self.endpoint.census();
         let left = census.leases + census.transfers + census.registrations + census.posts + census.farewells;
-        assert_eq!((left, census.connections), (0, 0), "I8: {census:?}");
+        assert_eq!((left, census.connections, census.retentions), (0, 0, 0), "I8: {census:?}");
+        assert!(self.lent.is_empty() && self.retained.is_empty(), "I8: {:?} {:?}", self.lent, self.retained);
         let open: BTreeSet<usize> = (0..TRANSFERS).filter(|n| self.deals[*n].open).collect();
         assert!(open.is_empty(), "I8: the units of {open:?} never come back");
     }
@@ -431,14 +474,19 @@ fn any_message(noise: &mut Unstructured<'_>) -> arbitrary::Result<Message> {
         2 => Message::Incompatible { why: *noise.choose(&[Mismatch::Version, Mismatch::Model])? },
         3 => Message::Register { transfer: id, first_unit: any_position(noise)? },
         4 => {
-            let (of, length) = (noise.choose_index(TRANSFERS)?, noise.int_in_range(0..=5)?);
-            let chain = chain(if noise.ratio(3, 4)? { id.0 as usize } else { of }, length);
+            let (of, length) = (noise.choose_index(TRANSFERS + RETENTIONS)?, noise.int_in_range(0..=5)?);
+            let held = any_held(noise)?;
+            let its = match held {
+                Held::Retained(retention) => TRANSFERS + (retention.0 - 100) as usize,
+                _ => id.0 as usize,
+            };
+            let chain = chain(if noise.ratio(3, 4)? { its } else { of }, length);
             Message::Claim {
                 transfer: id,
                 attempt: noise.arbitrary()?,
                 first_unit: any_position(noise)?,
                 chain,
-                early: noise.arbitrary()?,
+                held,
             }
         }
         5 => {
@@ -466,6 +514,15 @@ fn any_message(noise: &mut Unstructured<'_>) -> arbitrary::Result<Message> {
         10 => Message::Abort { transfer: id },
         11 => Message::Offered { transfer: id },
         _ => Message::Aborted { transfer: id },
+    })
+}
+
+fn any_held(noise: &mut Unstructured<'_>) -> arbitrary::Result<Held> {
+    Ok(match noise.int_in_range(0..=3u8)? {
+        0 => Held::Offered,
+        1 => Held::Early,
+        // One more than there are.
+        _ => Held::Retained(retention(noise.choose_index(RETENTIONS + 1)?)),
     })
 }
 

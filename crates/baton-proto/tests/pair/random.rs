@@ -2,22 +2,37 @@
 
 use std::time::Duration;
 
-use baton_proto::{Input, codec};
+use baton_proto::{Held, Input, codec};
 use baton_types::TransferId;
 use proptest::prelude::*;
 
-use crate::world::{PREFILLED, World, chain, content, units};
+use crate::world::{PREFILLED, World, chain, content, forked_chain, units};
 
 /// One engine's command, or a fault.
 #[derive(Clone, Debug)]
 enum Step {
     Offer(u8),
-    Fetch { transfer: u8, early: bool },
+    Fetch {
+        transfer: u8,
+        early: bool,
+    },
     Send(u8),
     Finish(u8),
     Receive(u8),
     Expect(u8),
-    Cancel { node: usize, transfer: u8 },
+    /// Decode keeps what it has.
+    Retain(u8),
+    Revoke(u8),
+    /// Prefill reads of it what a prompt of four units, with so many in common, can use.
+    ReadBack {
+        retention: u8,
+        common: usize,
+        first: usize,
+    },
+    Cancel {
+        node: usize,
+        transfer: u8,
+    },
     Crash(usize),
     Wait(u16),
 }
@@ -31,6 +46,10 @@ fn step() -> impl Strategy<Value = Step> {
         4 => transfer.clone().prop_map(Step::Finish),
         3 => transfer.clone().prop_map(Step::Receive),
         2 => transfer.clone().prop_map(Step::Expect),
+        3 => transfer.clone().prop_map(Step::Retain),
+        1 => transfer.clone().prop_map(Step::Revoke),
+        5 => (transfer.clone(), 0usize..=3, 0usize..3)
+            .prop_map(|(retention, common, first)| Step::ReadBack { retention, common, first }),
         2 => (0usize..2, transfer).prop_map(|(node, transfer)| Step::Cancel { node, transfer }),
         1 => (0usize..2).prop_map(Step::Crash),
         6 => (0u16..4000).prop_map(Step::Wait),
@@ -45,7 +64,16 @@ struct Engines {
     expected: [bool; 6],
     /// How many units have been named in Progress.
     sent: [Option<u32>; 6],
+    /// The retention by this number that decode has now, or had last.
+    retentions: [u128; 6],
+    readbacks: u128,
+    /// How much each readback has in common with what is retained.
+    common: std::collections::BTreeMap<TransferId, usize>,
 }
+
+/// Ids are never used again.
+const RETENTIONS: u128 = 1000;
+const READBACKS: u128 = 2000;
 
 fn apply(world: &mut World, engines: &mut Engines, step: Step) {
     let id = |n: u8| TransferId(u128::from(n) + 1);
@@ -102,10 +130,44 @@ fn apply(world: &mut World, engines: &mut Engines, step: Step) {
             let (peer, chain, units) = (world.address(0), chain(at(n), 3), mine(n));
             let (transfer, first_unit) = (id(n), 0);
             let input = match step {
-                Step::Fetch { early, .. } => Input::Fetch { transfer, peer, chain, first_unit, units, early },
+                Step::Fetch { early, .. } => {
+                    let held = if early { Held::Early } else { Held::Offered };
+                    Input::Fetch { transfer, peer, chain, first_unit, units, held }
+                }
                 _ => Input::Receive { transfer, peer, chain, first_unit, units },
             };
             world.input(1, input);
+        }
+        Step::Retain(n) => {
+            let now = RETENTIONS + engines.retentions[n as usize] * 6 + u128::from(n);
+            if world.is_retained(1, TransferId(now)) || world.nodes[1].endpoint.is_none() {
+                return;
+            }
+            engines.retentions[n as usize] += 1;
+            world.retain(1, TransferId(now + 6), chain(at(n), 3), units(at(n) + 3..at(n) + 6));
+        }
+        Step::Revoke(n) => {
+            let now = RETENTIONS + engines.retentions[n as usize] * 6 + u128::from(n);
+            world.revoke(1, TransferId(now));
+        }
+        Step::ReadBack { retention: n, common, first } => {
+            let retention = TransferId(RETENTIONS + engines.retentions[n as usize] * 6 + u128::from(n));
+            let transfer = TransferId(READBACKS + engines.readbacks);
+            // Ten places to read into.
+            let place = 60 + (engines.readbacks % 10) as u32 * 4;
+            let before = TransferId(transfer.0.saturating_sub(10));
+            let over = |world: &World| !world.is_open(0, before);
+            if !over(world) {
+                return;
+            }
+            engines.readbacks += 1;
+            let into = units(place + first as u32..place + 4);
+            // Only what is common may ever come: nothing is wanted beyond it.
+            world.hold(0, transfer, &into, false, (0..4).map(|i| content(retention, i)).collect());
+            let (peer, chain) = (world.address(1), forked_chain(at(n), common, 4));
+            let held = Held::Retained(retention);
+            world.input(0, Input::Fetch { transfer, peer, chain, first_unit: first, units: into, held });
+            engines.common.insert(transfer, common);
         }
         Step::Cancel { node, transfer } => {
             engines.sent[transfer as usize].take_if(|_| node == 0);
@@ -153,7 +215,20 @@ proptest! {
         }
         let until = world.now + Duration::from_secs(60);
         world.run(until);
+        for n in 0..engines.readbacks {
+            world.input(0, Input::Cancel { transfer: TransferId(READBACKS + n) });
+        }
+        let until = world.now + Duration::from_secs(60);
+        world.run(until);
         world.assert_drained();
+        for (transfer, common) in engines.common {
+            if let Some((covered, _)) = world.nodes[0].ready.get(&transfer) {
+                prop_assert!(*covered <= common, "I13: {covered} units of {common} that are true");
+            }
+        }
+        for n in 0..6 {
+            world.revoke(1, TransferId(RETENTIONS + engines.retentions[n] * 6 + n as u128));
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ use baton_types::{
 pub const PREFILLED: Prefilled = Prefilled { first_token: TokenId(42), cached_tokens: 3 };
 /// KV heads of the model, split over the ranks of each engine.
 const HEADS: usize = 4;
+const UNITS: u32 = 128;
 const RUBBISH: Heads = [u64::MAX; HEADS];
 
 /// What a unit holds: a number a head.
@@ -49,6 +50,8 @@ pub struct Node {
     owed: BTreeSet<TransferId>,
     pub ready: BTreeMap<TransferId, (usize, Option<Prefilled>)>,
     source: BTreeSet<TransferId>,
+    /// What is kept for other turns, by retention.
+    retained: BTreeMap<TransferId, Vec<UnitId>>,
     wanted: BTreeMap<TransferId, Vec<Heads>>,
 }
 
@@ -65,6 +68,18 @@ enum Happening {
         pairs: Vec<(UnitId, UnitId)>,
         notify: Option<Vec<u8>>,
     },
+}
+
+impl Node {
+    /// Other contents come into units that nobody holds any more (I3).
+    fn overwrite(&mut self, units: &[UnitId]) {
+        for unit in units {
+            let held = self.open.values().chain(self.retained.values()).any(|held| held.contains(unit));
+            if !held {
+                self.memory[unit.index()] = RUBBISH;
+            }
+        }
+    }
 }
 
 impl World {
@@ -93,6 +108,7 @@ impl World {
                 owed: BTreeSet::new(),
                 ready: BTreeMap::new(),
                 source: BTreeSet::new(),
+                retained: BTreeMap::new(),
                 wanted: BTreeMap::new(),
             };
             world.nodes.push(node);
@@ -113,18 +129,20 @@ impl World {
     pub fn start(&mut self, node: usize) {
         self.nodes[node].incarnation += 1;
         let ranks = self.nodes[node].ranks;
-        let shape = PoolShape { units: 64, block_units: 1, ranks, dtype: KvDtype::F32 };
+        let shape = PoolShape { units: UNITS, block_units: 1, ranks, dtype: KvDtype::F32 };
         let mut config = Config::new(self.id(node), Compat([7; 16]), vec![node as u8], shape);
         config.lease = Duration::from_millis(3000);
         config.heartbeat = Duration::from_millis(500);
         config.retry = Duration::from_millis(200);
         config.register_timeout = Duration::from_millis(8000);
         config.peer_grace = Duration::from_millis(800);
+        config.retain_ttl = Duration::from_millis(9000);
         let state = &mut self.nodes[node];
         state.endpoint = Some(Endpoint::new(config));
-        state.memory = vec![[0; HEADS]; 64];
+        state.memory = vec![[0; HEADS]; UNITS as usize];
         state.open.clear();
         state.owed.clear();
+        state.retained.clear();
     }
 
     /// The process dies: its peers see their connections close and, as the fence, their paths lost.
@@ -158,6 +176,30 @@ impl World {
             self.nodes[node].memory[unit.index()] = content(transfer, first + i);
         }
         self.input(node, Input::Progress { transfer, units });
+    }
+
+    /// The engine keeps what a conversation left in these units.
+    pub fn retain(&mut self, node: usize, retention: TransferId, chain: Vec<BlockHash>, units: Vec<UnitId>) {
+        for (place, unit) in units.iter().enumerate() {
+            self.nodes[node].memory[unit.index()] = content(retention, place);
+        }
+        self.nodes[node].retained.insert(retention, units.clone());
+        self.input(node, Input::Retain { retention, chain, units });
+    }
+
+    /// The engine needs the room of what it keeps.
+    pub fn revoke(&mut self, node: usize, retention: TransferId) {
+        self.input(node, Input::Revoke { retention });
+        self.forget(node, retention);
+    }
+
+    /// Whether anybody may still touch the units of a transfer.
+    pub fn is_open(&self, node: usize, transfer: TransferId) -> bool {
+        self.nodes[node].open.contains_key(&transfer)
+    }
+
+    pub fn is_retained(&self, node: usize, retention: TransferId) -> bool {
+        self.nodes[node].retained.contains_key(&retention)
     }
 
     pub fn hold(
@@ -276,6 +318,14 @@ impl World {
                     self.let_go(node, transfer);
                 }
             }
+            Event::Lent { retention, transfer, units } => {
+                let kept = &state.retained[&retention];
+                assert!(units.iter().all(|unit| kept.contains(unit)), "I13: lent {units:?} of {kept:?}");
+                state.open.insert(transfer, units);
+                state.owed.insert(transfer);
+                state.source.insert(transfer);
+            }
+            Event::Lapsed { retention } => self.forget(node, retention),
             Event::Released { transfer, why } => {
                 if state.source.contains(&transfer) {
                     assert!(
@@ -293,9 +343,13 @@ impl World {
     fn let_go(&mut self, node: usize, transfer: TransferId) {
         let state = &mut self.nodes[node];
         assert!(state.owed.remove(&transfer), "I4: {transfer:?} is released twice at {}", state.name);
-        for unit in state.open.remove(&transfer).unwrap_or_default() {
-            state.memory[unit.index()] = RUBBISH;
-        }
+        let units = state.open.remove(&transfer).unwrap_or_default();
+        state.overwrite(&units);
+    }
+
+    fn forget(&mut self, node: usize, retention: TransferId) {
+        let units = self.nodes[node].retained.remove(&retention).unwrap_or_default();
+        self.nodes[node].overwrite(&units);
     }
 
     fn later(&mut self) -> Time {
@@ -406,6 +460,7 @@ impl World {
             let left =
                 census.leases + census.transfers + census.registrations + census.posts + census.farewells;
             assert_eq!(left, 0, "I8: {} still has {census:?}\n{}", node.name, self.log);
+            assert_eq!(census.retentions, node.retained.len(), "I4: {} retains {census:?}", node.name);
         }
     }
 }
@@ -417,7 +472,13 @@ pub fn content(transfer: TransferId, place: usize) -> Heads {
 
 /// The chain of a prompt that only this number determines.
 pub fn chain(prompt: u32, units: usize) -> Vec<BlockHash> {
-    let tokens: Vec<TokenId> = (0..units as u32 * 4).map(|i| TokenId(prompt + i)).collect();
+    forked_chain(prompt, units, units)
+}
+
+/// The same, but only the first `common` units are those of that prompt.
+pub fn forked_chain(prompt: u32, common: usize, units: usize) -> Vec<BlockHash> {
+    let edited = |i| if i < common as u32 * 4 { 0 } else { 1 << 20 };
+    let tokens: Vec<TokenId> = (0..units as u32 * 4).map(|i| TokenId(prompt + i + edited(i))).collect();
     BlockChain::new(&CacheSalt::default(), 4, &tokens).hashes().to_vec()
 }
 

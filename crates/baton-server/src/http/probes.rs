@@ -57,7 +57,7 @@ pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response {
     if let Ok(serving) = app.serving()
         && let Ok(snapshot) = snapshot(serving).await
     {
-        write_stats(&mut page, &snapshot.stats, &serving.info.model);
+        write_stats(&mut page, &snapshot.stats, &serving.info.model, serving.kv_sizes());
     }
     let mut response = Response::new(Body::from(page.into_text()));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(Page::CONTENT_TYPE));

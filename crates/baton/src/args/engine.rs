@@ -59,6 +59,21 @@ pub struct EngineArgs {
           hide_default_value = true, value_parser = BoolishValueParser::new())]
     pub no_prefix_cache: bool,
 
+    /// Keep the KV of prompt and answer for the conversation's next turn, for so long, on engines that decode; 0s for not at all
+    #[arg(long, value_name = "TIME", default_value = "0s", help_heading = "Conversations")]
+    pub retain_ttl: Span,
+    /// Most of the KV blocks to keep so, 0 to 1; they give way to whoever needs room
+    #[arg(long, value_name = "SHARE", default_value_t = 0.5, help_heading = "Conversations")]
+    pub retain_max: f64,
+    /// Start that time anew whenever it is read
+    #[arg(long, value_name = "BOOL", help_heading = "Conversations", action = clap::ArgAction::Set,
+          num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false",
+          hide_default_value = true, value_parser = BoolishValueParser::new())]
+    pub retain_renewable: bool,
+    /// Fewest tokens to read from the engine that keeps them, on engines that prefill; fewer are computed
+    #[arg(long, value_name = "TOKENS", default_value_t = 64, help_heading = "Conversations")]
+    pub reuse_threshold: u32,
+
     /// Most sequences in one step
     #[arg(long, value_name = "N", default_value_t = 64, help_heading = "Batching")]
     pub max_num_seqs: u32,
@@ -177,6 +192,10 @@ impl EngineArgs {
             format!("--kv-dtype={}", value_name(self.kv_dtype)),
             format!("--kv-convert={}", self.kv_convert),
             format!("--no-prefix-cache={}", self.no_prefix_cache),
+            format!("--retain-ttl={}", self.retain_ttl),
+            format!("--retain-max={}", self.retain_max),
+            format!("--retain-renewable={}", self.retain_renewable),
+            format!("--reuse-threshold={}", self.reuse_threshold),
             format!("--max-num-seqs={}", self.max_num_seqs),
             format!("--step-tokens={}", self.step_tokens),
             format!("--max-waiting={}", self.max_waiting),

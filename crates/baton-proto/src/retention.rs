@@ -1,0 +1,106 @@
+//! KV of a conversation that this side keeps for its next turn: many peers may read it, until an end that is fixed from the start.
+//!
+//! A retention gives nobody a right. Each reader's claim becomes a lease of its own, over the units that hold what both chains
+//! have in common, and never beyond the retention's end; so a retention can be revoked at any moment (I3: what is being read stays
+//! with its leases), and the reader that comes too late is declined.
+
+use std::collections::BTreeMap;
+
+use baton_types::{BlockHash, EngineId, Mutant, Time, TransferId, UnitId};
+
+use crate::action::Event;
+use crate::endpoint::Endpoint;
+use crate::grant::Claim;
+use crate::lease::Lease;
+use crate::order::PULL;
+use crate::timer::Reason;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Retention {
+    /// Full units only: both have one entry for each.
+    chain: Vec<BlockHash>,
+    units: Vec<UnitId>,
+    since: Time,
+    pub until: Time,
+}
+
+impl Endpoint {
+    pub(crate) fn on_retain(
+        &mut self,
+        now: Time,
+        retention: TransferId,
+        chain: Vec<BlockHash>,
+        units: Vec<UnitId>,
+    ) {
+        assert_eq!(chain.len(), units.len(), "one hash for each unit");
+        assert!(!self.retentions.contains_key(&retention), "I4: each retention is named once");
+        if self.retentions.len() >= self.config.limits.retentions {
+            // The one that ends first gives way (I11).
+            let oldest =
+                self.retentions.iter().min_by_key(|(id, held)| (held.until, **id)).map(|(id, _)| *id);
+            self.lapse(oldest.expect("the limit is not zero"));
+        }
+        let until = now + self.config.retain_ttl;
+        self.retentions.insert(retention, Retention { chain, units, since: now, until });
+        self.timers.set(Reason::Retention(retention), until);
+    }
+
+    /// The engine needs the room. Whoever reads already is not disturbed.
+    pub(crate) fn on_revoke(&mut self, retention: TransferId) {
+        self.timers.clear(&Reason::Retention(retention));
+        self.retentions.remove(&retention);
+    }
+
+    /// Its time is over.
+    pub(crate) fn lapse(&mut self, retention: TransferId) {
+        self.on_revoke(retention);
+        self.event(Event::Lapsed { retention });
+    }
+
+    /// Makes a claim on a retention a lease of what the chains have in common; none if that is nothing new. A retention that is over,
+    /// one that holds other tokens, and one that never was are the same to whoever asks (I13).
+    pub(crate) fn lend(
+        &mut self,
+        now: Time,
+        peer: &EngineId,
+        transfer: TransferId,
+        retention: TransferId,
+        claim: &Claim,
+    ) -> Option<()> {
+        if self.refuse_lease(transfer) {
+            return None;
+        }
+        let (ttl, renewable) = (self.config.retain_ttl, self.config.retain_renewable);
+        let renewed = renewable || self.config.mutation.is(Mutant::RetentionRenewedOnAccess);
+        let beyond = self.config.mutation.is(Mutant::GrantBeyondCommonPrefix);
+        let held = self.retentions.get_mut(&retention).filter(|held| now < held.until)?;
+        let agrees = |(ours, theirs): &(&BlockHash, &BlockHash)| ours == theirs;
+        let mut common = held.chain.iter().zip(&claim.chain).take_while(agrees).count();
+        if claim.first_unit >= common {
+            return None;
+        }
+        if beyond {
+            common = held.chain.len().min(claim.chain.len());
+        }
+        if renewed {
+            held.until = now + ttl;
+            self.timers.set(Reason::Retention(retention), held.until);
+        }
+        let units = held.units[claim.first_unit..common].to_vec();
+        let chain = if beyond { claim.chain[..common].to_vec() } else { held.chain[..common].to_vec() };
+        let lease = Lease::lent(&PULL, peer.clone(), chain, claim.first_unit, units.clone(), held.until);
+        self.leases.insert(transfer, lease);
+        self.event(Event::Lent { retention, transfer, units });
+        Some(())
+    }
+
+    /// A retention's end is fixed when it begins.
+    pub(crate) fn check_retentions(&self) {
+        for held in self.retentions.values() {
+            let longest = held.since + self.config.retain_ttl;
+            assert!(held.until <= longest || self.config.retain_renewable, "I6: a retention was renewed");
+        }
+    }
+}
+
+pub(crate) type Retentions = BTreeMap<TransferId, Retention>;
