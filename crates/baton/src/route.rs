@@ -79,6 +79,7 @@ fn config(args: &RouteArgs) -> Result<RouterConfig> {
         probe_interval_ms: args.probe_interval.ms(),
         drain_ms: args.drain_timeout.ms(),
         expose_served_by: args.expose_served_by,
+        tenant_header: args.tenant_header.clone(),
         ..RouterConfig::default()
     })
 }
@@ -121,6 +122,7 @@ mod tests {
             ]
         );
         assert_eq!(config.strategy, baton_router::Strategy::Pull);
+        assert_eq!(of(&["--tenant-header=x-team"]).tenant_header.as_deref(), Some("x-team"));
     }
 
     #[test]
