@@ -6,8 +6,9 @@ use rand_chacha::rand_core::Rng;
 use crate::engine_table::EngineKey;
 use crate::event::{Failure, LegStart, Output, RequestEnd};
 use crate::leg::{Leg, LegId, LegPhase};
-use crate::plan::{After, Plan};
+use crate::plan::{After, Plan, Step};
 use crate::request::{Attempt, RequestId, RequestState, StepState};
+use crate::reuse::Found;
 use crate::router_core::RouterCore;
 use crate::select::{self, Selection, Want};
 
@@ -37,7 +38,9 @@ impl RouterCore {
         if !self.has_room_for_late_steps(now, plan, &model) {
             return Begun::Full;
         }
-        let engines = match self.select_first_engines(now, id, plan) {
+        let looks_up = self.looks_up(id, plan);
+        let found = if looks_up { self.find_reuse(now, id) } else { None };
+        let engines = match self.select_first_engines(now, id, plan, found.as_ref()) {
             Ok(engines) => engines,
             Err(Selection::Full) => return Begun::Full,
             Err(_) => {
@@ -48,7 +51,11 @@ impl RouterCore {
         };
         self.remove_request_timer(id);
         self.queue.retain(|queued| *queued != id);
-        let attempt = Attempt::new(plan, self.mint_transfer(id));
+        let found = found.filter(|found| self.can_read(&engines, plan, found));
+        if looks_up {
+            self.conversations.looked_up(found.is_some());
+        }
+        let attempt = Attempt::new(plan, self.mint_transfer(id), found);
         let request = self.request_mut(id);
         // I9: an attempt begins only where no other has live legs.
         assert!(request.attempt().is_none(), "{id:?} has an attempt already");
@@ -68,7 +75,9 @@ impl RouterCore {
     pub(crate) fn start_late_steps(&mut self, now: Time, id: RequestId) -> Result<(), Failure> {
         let plan = self.running_attempt(id).plan;
         for step in plan.late_steps() {
-            match self.select_for_step(now, id, plan, step, self.running_attempt(id).peer_of(step), true) {
+            let attempt = self.running_attempt(id);
+            let (peer, found) = (attempt.peer_of(step), attempt.found.as_ref().map(Found::holder));
+            match self.select_for_step(now, id, plan, step, peer, found) {
                 Selection::Engine(engine) => self.start_leg(now, id, step, engine),
                 Selection::Full | Selection::Nobody => {
                     return Err(Failure::NoEngine { kind: plan.steps[step].kind });
@@ -99,11 +108,12 @@ impl RouterCore {
         now: Time,
         id: RequestId,
         plan: &'static Plan,
+        found: Option<&Found>,
     ) -> Result<Vec<(usize, EngineKey)>, Selection> {
         let mut engines: Vec<(usize, EngineKey)> = Vec::with_capacity(plan.steps.len());
         for (step, _) in plan.steps.iter().enumerate().filter(|(_, step)| step.after == After::Nothing) {
             let peer = engines.last().map(|(_, engine)| *engine);
-            match self.select_for_step(now, id, plan, step, peer, false) {
+            match self.select_for_step(now, id, plan, step, peer, found.map(Found::holder)) {
                 Selection::Engine(engine) => engines.push((step, engine)),
                 other => return Err(other),
             }
@@ -118,13 +128,23 @@ impl RouterCore {
         plan: &Plan,
         step: usize,
         peer: Option<EngineKey>,
-        over_full: bool,
+        holder: Option<EngineKey>,
     ) -> Selection {
         let request = self.requests.get(&id).expect("only live requests select");
         let partner = plan.steps.get(step + 1).map(|next| next.kind);
-        let kind = plan.steps[step].kind;
-        let want = Want { kind, model: &request.model, peer, partner, tried: &request.tried, over_full };
+        let Step { kind, after } = plan.steps[step];
+        let (model, tried) = (&request.model, &request.tried);
+        let prefer = holder.filter(|_| kind == LegKind::Decode);
+        let over_full = after == After::Handle;
+        let want = Want { kind, model, peer, partner, prefer, tried, over_full };
         self.selector.select(now, &self.engines, &self.config.limits, want)
+    }
+
+    /// Whether the prefill engine can exchange KV with the engine that retains what was found.
+    fn can_read(&self, engines: &[(usize, EngineKey)], plan: &Plan, found: &Found) -> bool {
+        let holder = self.engines.get(found.holder());
+        let reads = |(step, _): &&(usize, EngineKey)| plan.steps[*step].kind == LegKind::Prefill;
+        engines.iter().find(reads).is_some_and(|(_, reader)| self.engines.get(*reader).pairs_with(holder))
     }
 
     fn start_leg(&mut self, now: Time, id: RequestId, step: usize, engine: EngineKey) {
@@ -137,6 +157,8 @@ impl RouterCore {
         let (plan, transfer) = (attempt.plan, attempt.transfer);
         attempt.steps[step] = StepState::Live { leg, engine };
         let kind = plan.steps[step].kind;
+        let found = attempt.found.as_ref().filter(|_| kind == LegKind::Prefill);
+        let reuse = found.map(|found| found.reuse.clone());
         let (phase, deadline) = (LegPhase::Connecting, now);
         self.engines.get_mut(engine).live_legs += 1;
         self.legs.insert(leg, Leg { request: id, engine, kind, streaming, started: now, phase, deadline });
@@ -150,6 +172,7 @@ impl RouterCore {
             mode,
             transfer,
             peer,
+            reuse,
             attempt: number,
         }));
     }

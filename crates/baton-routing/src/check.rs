@@ -14,6 +14,7 @@ impl RouterCore {
         self.check_requests();
         self.check_bounds();
         self.check_timers();
+        self.check_conversations();
     }
 
     fn check_legs(&self) {
@@ -54,6 +55,15 @@ impl RouterCore {
         assert!(self.queue.len() <= self.requests.len());
         let first_wait = |id: &&RequestId| self.requests[*id].attempts == 0;
         assert!(self.queue.iter().filter(first_wait).count() <= limits.max_queued);
+    }
+
+    fn check_conversations(&self) {
+        self.conversations.check(self.now);
+        for (key, entry) in self.conversations.iter() {
+            let info = self.engines.get(entry.engine).info.as_ref();
+            let current = info.map(|info| info.engine_id.incarnation);
+            assert_eq!(current, Some(entry.incarnation), "{key:?} is of an engine that is no more");
+        }
     }
 
     fn check_timers(&self) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton_types::{EngineRole, Mutation};
+use baton_types::{EngineRole, Mutation, Time};
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Strategy;
@@ -53,6 +53,27 @@ pub struct Limits {
     pub backoff_max_ms: u64,
     /// Failed probes or connections in a row that make an engine unhealthy.
     pub probe_failures: u32,
+    pub conversations: ConversationLimits,
+}
+
+/// What is remembered of conversations, and what may be done for them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ConversationLimits {
+    /// Most of them; the one that would be forgotten first goes first.
+    pub entries: usize,
+    /// Most memory for them, in bytes.
+    pub bytes: usize,
+    /// Keys that one request may look up.
+    pub lookups: usize,
+    /// How much earlier than its engine the router forgets a conversation, so that a claim still finds it there; a
+    /// fifteenth of the time where that is less.
+    pub margin_ms: u64,
+    /// The longest that a conversation is remembered, whatever its engine says.
+    pub ttl_ms: u64,
+    /// How much more load than the least loaded one the decode engine that retains a conversation may have and still get
+    /// its next turn: live legs and waiting sequences.
+    pub slack: usize,
 }
 
 impl Limits {
@@ -79,6 +100,46 @@ impl Default for Limits {
             backoff_ms: 250,
             backoff_max_ms: 5_000,
             probe_failures: 3,
+            conversations: ConversationLimits::default(),
         }
+    }
+}
+
+impl ConversationLimits {
+    /// When to forget what an engine retains for `ttl`, counted from the start of the leg that it answered. The engine counts
+    /// from the leg's end, which is later, so whatever the answer's way took, its own end is never before this.
+    pub(crate) fn deadline(&self, started: Time, ttl: Duration) -> Time {
+        let ttl = ttl.min(Duration::from_millis(self.ttl_ms));
+        started + (ttl - Duration::from_millis(self.margin_ms).min(ttl / 15))
+    }
+}
+
+impl Default for ConversationLimits {
+    fn default() -> Self {
+        Self {
+            entries: 65_536,
+            bytes: 16 << 20,
+            lookups: 16,
+            margin_ms: 5_000,
+            ttl_ms: 24 * 3_600_000,
+            slack: 4,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_router_forgets_before_the_engine_does() {
+        let limits = ConversationLimits::default();
+        let ms = |ttl_ms| limits.deadline(Time::from_millis(7), Duration::from_millis(ttl_ms)).0 / 1_000_000;
+        assert_eq!(ms(480_000), 7 + 475_000);
+        assert_eq!(ms(15_000), 7 + 14_000, "most of a short time is kept");
+        assert_eq!(ms(0), 7);
+        assert_eq!(ms(u64::MAX), 7 + limits.ttl_ms - 5_000);
+        let none = ConversationLimits { margin_ms: 0, ..limits };
+        assert_eq!(none.deadline(Time::ZERO, Duration::from_secs(9)), Time::from_millis(9_000));
     }
 }

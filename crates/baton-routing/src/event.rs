@@ -1,7 +1,10 @@
 //! What goes into the core and what comes out: plain data, so that a run can be logged and replayed (I10).
 
+use std::time::Duration;
+
 use baton_types::{EngineId, EngineInfo, LegKind, TransferId, TransferMode};
 
+use crate::conversation::Turn;
 use crate::engine_table::EngineKey;
 use crate::leg::{LegFault, LegId};
 use crate::request::RequestId;
@@ -10,12 +13,14 @@ use crate::request::RequestId;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Input {
     /// A client asks. The driver counts `request` up; it never comes from a client. Without a `model`, the only one that is
-    /// served is meant. `sequences`: prompts times choices; a handle serves one only.
+    /// served is meant. `sequences`: prompts times choices; a handle serves one only. `turn`: none if the request continues no
+    /// conversation and begins none.
     Arrive {
         request: RequestId,
         model: Option<String>,
         streaming: bool,
         sequences: u32,
+        turn: Option<Turn>,
     },
     /// The client's connection is gone, or the client has no use for the rest.
     ClientGone {
@@ -36,6 +41,12 @@ pub enum Input {
     /// The leg has bytes for the client, who does not take them.
     LegBlocked {
         leg: LegId,
+    },
+    /// The leg's answer says that its engine retains the KV. To be told before the client sees the answer's end: its next
+    /// turn may follow at once.
+    LegRetained {
+        leg: LegId,
+        retained: Retained,
     },
     /// The leg has ended well. `handle`: its answer has `kv_transfer_params`; the driver keeps them.
     LegEnded {
@@ -90,8 +101,35 @@ pub struct LegStart {
     pub transfer: TransferId,
     /// The engine of the other leg, if it is known already.
     pub peer: Option<Peer>,
+    /// What a prefill leg may read instead of computing it. Never given again once an attempt has failed with it.
+    pub reuse: Option<Reuse>,
     /// Counted from 1.
     pub attempt: u32,
+}
+
+/// What a decode engine says it has retained of prompt and answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Retained {
+    /// By its own word; ignored unless it is the engine of the leg.
+    pub engine: EngineId,
+    /// The id under which it can be claimed.
+    pub transfer: TransferId,
+    pub tokens: u32,
+    /// For how long from when the leg ended.
+    pub ttl: Duration,
+}
+
+/// Where an earlier turn's KV is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reuse {
+    /// The decode engine that retains it.
+    pub holder: Peer,
+    /// The id under which it can be claimed.
+    pub transfer: TransferId,
+    /// How many tokens it covers. How many of them the new prompt has, only the claim can tell.
+    pub tokens: u32,
+    /// What is left of its time, rather less than the holder would say.
+    pub ttl: Duration,
 }
 
 /// The other engine of a hand-off, and where its side channel is.

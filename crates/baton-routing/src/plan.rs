@@ -8,9 +8,9 @@ use std::str::FromStr;
 use baton_types::{LegKind, TransferMode};
 use serde::{Deserialize, Serialize};
 
-/// How a deployment serves its requests.
+/// How a deployment serves its requests. In files it reads as it prints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(try_from = "String", into = "String")]
 pub enum Strategy {
     /// One engine does the whole request.
     None,
@@ -21,10 +21,20 @@ pub enum Strategy {
     /// Prefill writes the KV while it computes.
     #[default]
     Push,
+    /// A hand-off of this mode, and prefill reads back what a decode engine has retained of the conversation.
+    Bidirectional(TransferMode),
 }
 
 impl Strategy {
-    pub const ALL: [Self; 4] = [Self::None, Self::Pull, Self::EarlyPull, Self::Push];
+    pub const ALL: [Self; 7] = [
+        Self::None,
+        Self::Pull,
+        Self::EarlyPull,
+        Self::Push,
+        Self::Bidirectional(TransferMode::Push),
+        Self::Bidirectional(TransferMode::Pull),
+        Self::Bidirectional(TransferMode::EarlyPull),
+    ];
 
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -32,6 +42,9 @@ impl Strategy {
             Self::Pull => "pull",
             Self::EarlyPull => "early-pull",
             Self::Push => "push",
+            Self::Bidirectional(TransferMode::Push) => "bidirectional",
+            Self::Bidirectional(TransferMode::Pull) => "bidirectional-pull",
+            Self::Bidirectional(TransferMode::EarlyPull) => "bidirectional-early-pull",
         }
     }
 
@@ -41,6 +54,9 @@ impl Strategy {
             Self::Pull => &Plan::PULL,
             Self::EarlyPull => &Plan::EARLY_PULL,
             Self::Push => &Plan::PUSH,
+            Self::Bidirectional(TransferMode::Push) => &Plan::BIDIRECTIONAL_PUSH,
+            Self::Bidirectional(TransferMode::Pull) => &Plan::BIDIRECTIONAL_PULL,
+            Self::Bidirectional(TransferMode::EarlyPull) => &Plan::BIDIRECTIONAL_EARLY_PULL,
         }
     }
 }
@@ -55,10 +71,23 @@ impl FromStr for Strategy {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL
-            .into_iter()
-            .find(|strategy| strategy.as_str() == text)
-            .ok_or_else(|| format!("a strategy is none, pull, early-pull or push, not {text:?}"))
+        Self::ALL.into_iter().find(|strategy| strategy.as_str() == text).ok_or_else(|| {
+            format!("a strategy is none, pull, early-pull, push or bidirectional, not {text:?}")
+        })
+    }
+}
+
+impl TryFrom<String> for Strategy {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Strategy> for String {
+    fn from(strategy: Strategy) -> Self {
+        strategy.as_str().to_owned()
     }
 }
 
@@ -86,11 +115,17 @@ pub struct Plan {
     pub answers: usize,
     /// Who moves the KV; none where it stays on one engine.
     pub mode: Option<TransferMode>,
+    /// Whether decode retains the conversation and the next turn's prefill may read it.
+    pub reuse: bool,
 }
 
 impl Plan {
-    pub const WHOLE: Self =
-        Self { steps: &[Step { kind: LegKind::Whole, after: After::Nothing }], answers: 0, mode: None };
+    pub const WHOLE: Self = Self {
+        steps: &[Step { kind: LegKind::Whole, after: After::Nothing }],
+        answers: 0,
+        mode: None,
+        reuse: false,
+    };
 
     pub const PULL: Self = Self {
         steps: &[
@@ -99,6 +134,7 @@ impl Plan {
         ],
         answers: 1,
         mode: Some(TransferMode::Pull),
+        reuse: false,
     };
 
     pub const EARLY_PULL: Self = Self { mode: Some(TransferMode::EarlyPull), ..Self::PUSH };
@@ -110,7 +146,12 @@ impl Plan {
         ],
         answers: 1,
         mode: Some(TransferMode::Push),
+        reuse: false,
     };
+
+    pub const BIDIRECTIONAL_PULL: Self = Self { reuse: true, ..Self::PULL };
+    pub const BIDIRECTIONAL_EARLY_PULL: Self = Self { reuse: true, ..Self::EARLY_PULL };
+    pub const BIDIRECTIONAL_PUSH: Self = Self { reuse: true, ..Self::PUSH };
 
     pub fn kinds(&self) -> impl Iterator<Item = LegKind> {
         self.steps.iter().map(|step| step.kind)
@@ -146,6 +187,8 @@ mod tests {
             let late = plan.late_steps().count() > 0;
             assert!(!late || kinds.contains(&LegKind::Prefill), "somebody makes the handle");
             assert_ne!(plan.steps[plan.answers].kind, LegKind::Prefill);
+            let retains = plan.steps[plan.answers].kind == LegKind::Decode;
+            assert!(!plan.reuse || retains, "somebody retains what is to be reused");
         }
     }
 }

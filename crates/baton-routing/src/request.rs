@@ -5,10 +5,12 @@ use std::fmt;
 
 use baton_types::{LegKind, Time, TransferId};
 
+use crate::conversation::Turn;
 use crate::engine_table::EngineKey;
 use crate::event::{Failure, Reason};
 use crate::leg::LegId;
 use crate::plan::Plan;
+use crate::reuse::Found;
 
 /// Minted by the driver, which counts up; never a client's id.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,6 +28,7 @@ pub(crate) struct Request {
     pub streaming: bool,
     /// Prompts times choices.
     pub sequences: u32,
+    pub turn: Option<Turn>,
     pub state: RequestState,
     /// Attempts begun.
     pub attempts: u32,
@@ -47,9 +50,9 @@ pub(crate) enum RequestState {
 }
 
 impl Request {
-    pub fn new(model: String, streaming: bool, sequences: u32, now: Time) -> Self {
+    pub fn new(model: String, streaming: bool, sequences: u32, turn: Option<Turn>, now: Time) -> Self {
         let state = RequestState::Queued { until: now };
-        Self { model, streaming, sequences, state, attempts: 0, tried: BTreeSet::new() }
+        Self { model, streaming, sequences, turn, state, attempts: 0, tried: BTreeSet::new() }
     }
 
     pub fn attempt(&self) -> Option<&Attempt> {
@@ -81,6 +84,8 @@ impl Request {
 pub(crate) struct Attempt {
     pub plan: &'static Plan,
     pub transfer: TransferId,
+    /// What its prefill leg may read.
+    pub found: Option<Found>,
     /// One for each step of the plan.
     pub steps: Vec<StepState>,
     /// The answering leg has its first byte, and so has the client: there will be no other attempt (I9).
@@ -111,8 +116,9 @@ impl StepState {
 }
 
 impl Attempt {
-    pub fn new(plan: &'static Plan, transfer: TransferId) -> Self {
-        Self { plan, transfer, steps: vec![StepState::NotStarted; plan.steps.len()], answering: false }
+    pub fn new(plan: &'static Plan, transfer: TransferId, found: Option<Found>) -> Self {
+        let steps = vec![StepState::NotStarted; plan.steps.len()];
+        Self { plan, transfer, found, steps, answering: false }
     }
 
     /// The step that this leg runs.

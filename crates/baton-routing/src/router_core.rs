@@ -23,6 +23,7 @@ use rand_chacha::rand_core::SeedableRng;
 
 use crate::attempt::Begun;
 use crate::config::RoutingConfig;
+use crate::conversation::{ConversationTable, Dropped};
 use crate::engine_table::{EngineKey, EngineTable};
 use crate::event::{Failure, Input, Output, Reason, RequestEnd};
 use crate::leg::{Leg, LegFault, LegId, LegPhase};
@@ -36,6 +37,7 @@ pub struct RouterCore {
     pub(crate) config: RoutingConfig,
     pub(crate) engines: EngineTable,
     pub(crate) selector: Selector,
+    pub(crate) conversations: ConversationTable,
     pub(crate) requests: BTreeMap<RequestId, Request>,
     pub(crate) legs: BTreeMap<LegId, Leg>,
     /// Requests in [`RequestState::Queued`], first come first served.
@@ -44,7 +46,7 @@ pub struct RouterCore {
     pub(crate) outputs: VecDeque<Output>,
     pub(crate) next_leg: u64,
     pub(crate) rng: ChaCha12Rng,
-    now: Time,
+    pub(crate) now: Time,
 }
 
 impl RouterCore {
@@ -53,6 +55,7 @@ impl RouterCore {
         Self {
             engines: EngineTable::new(&config),
             selector: Selector::new(config.policy),
+            conversations: ConversationTable::new(&config.limits.conversations),
             config,
             requests: BTreeMap::new(),
             legs: BTreeMap::new(),
@@ -72,14 +75,18 @@ impl RouterCore {
     pub fn handle_input(&mut self, now: Time, input: Input) {
         assert!(now >= self.now, "time runs backwards: {now:?} after {:?}", self.now);
         self.now = now;
+        self.conversations.expire(now);
         let may_free_a_slot = !matches!(
             input,
-            Input::LegConnected { .. } | Input::LegProgress { .. } | Input::LegBlocked { .. }
+            Input::LegConnected { .. }
+                | Input::LegProgress { .. }
+                | Input::LegBlocked { .. }
+                | Input::LegRetained { .. }
         );
         match input {
-            Input::Arrive { request, model, streaming, sequences } => {
+            Input::Arrive { request, model, streaming, sequences, turn } => {
                 let model = model.or_else(|| self.only_model()).unwrap_or_default();
-                self.arrive(now, request, Request::new(model, streaming, sequences, now));
+                self.arrive(now, request, Request::new(model, streaming, sequences, turn, now));
             }
             Input::ClientGone { request } if self.requests.contains_key(&request) => {
                 self.finish(request, RequestEnd::ClientGone);
@@ -88,13 +95,12 @@ impl RouterCore {
             Input::LegFirstByte { leg } => self.leg_first_byte(now, leg),
             Input::LegProgress { leg } => self.leg_goes_on(now, leg, LegPhase::Streaming),
             Input::LegBlocked { leg } => self.leg_goes_on(now, leg, LegPhase::Blocked),
+            Input::LegRetained { leg, retained } => self.leg_retained(now, leg, &retained),
             Input::LegEnded { leg, handle } => self.leg_ended(now, leg, handle),
             Input::LegFailed { leg, fault } => self.leg_failed(now, leg, fault),
             Input::Probed { engine, info } => self.probed(now, engine, info),
             Input::ProbeRefused { engine } => self.engines.get_mut(engine).health.probe_refused(),
-            Input::ProbeFailed { engine } => {
-                self.engines.get_mut(engine).health.not_reached(&self.config.limits);
-            }
+            Input::ProbeFailed { engine } => self.engine_not_reached(now, engine),
             Input::Tick => self.expire(now),
             Input::ClientGone { .. } => {}
         }
@@ -276,11 +282,9 @@ impl RouterCore {
         if !retry::blames_engine(fault) {
             return;
         }
-        let limits = &self.config.limits;
-        let health = &mut self.engines.get_mut(leg.engine).health;
-        health.leg_failed(now, limits);
+        self.engines.get_mut(leg.engine).health.leg_failed(now, &self.config.limits);
         if fault == LegFault::Connect {
-            health.not_reached(limits);
+            self.engine_not_reached(now, leg.engine);
         }
         self.request_mut(leg.request).tried.insert(leg.engine);
     }
@@ -293,6 +297,9 @@ impl RouterCore {
         };
         self.drop_legs(id);
         let plan = self.running_attempt(id).plan;
+        if let Some(found) = &self.running_attempt(id).found {
+            self.conversations.remove(found.key, Dropped::Failed);
+        }
         let request = self.request(id);
         if request.attempts >= self.config.limits.attempts {
             return self.finish(id, RequestEnd::Failed(failure));
@@ -350,6 +357,7 @@ impl RouterCore {
 
     fn probed(&mut self, now: Time, engine: EngineKey, info: EngineInfo) {
         let Some(old_seen) = self.engines.probed(now, engine, info) else { return };
+        self.forget_incarnation(engine);
         // Legs that are younger may be the new incarnation's; if they are not, their connections will say so.
         let old = |leg: &Leg| leg.engine == engine && leg.started <= old_seen;
         let lost: Vec<LegId> = self.legs.iter().filter(|(_, leg)| old(leg)).map(|(id, _)| *id).collect();

@@ -9,7 +9,7 @@ use crate::engine_table::{Engine, EngineKey, EngineTable};
 use crate::event::Failure;
 use crate::health::Standing;
 use crate::plan::Plan;
-use crate::policy::{Candidate, Policy, PolicyKind};
+use crate::policy::{Candidate, Policy, PolicyKind, Preference};
 
 /// The leg that needs an engine.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +20,8 @@ pub(crate) struct Want<'a> {
     pub peer: Option<EngineKey>,
     /// A kind of leg that will follow: the engine must have a partner for it.
     pub partner: Option<LegKind>,
+    /// The engine that has the conversation already; taken while its load allows.
+    pub prefer: Option<EngineKey>,
     /// Engines that have failed this request; taken only if the class has nothing else.
     pub tried: &'a BTreeSet<EngineKey>,
     /// Whether a full engine may be taken. Only for a leg whose handle is there: it must not wait, for the blocks
@@ -51,6 +53,8 @@ impl Selector {
     /// Filters, then lets the policy pick: engines that serve the leg; of them the best class (a good engine that is full
     /// is waited for, not passed over for a bad one); in a bad class those with the shortest record; with a free
     /// slot; not tried.
+    ///
+    /// A preferred engine wins only among those that are left, so it must be as fit as they are and have a free slot.
     pub fn select(&mut self, now: Time, engines: &EngineTable, limits: &Limits, want: Want<'_>) -> Selection {
         let serving: Vec<(EngineKey, &Engine)> =
             engines.iter().filter(|(_, engine)| serves(engines, engine, &want)).collect();
@@ -70,7 +74,8 @@ impl Selector {
         }
         let candidates: Vec<Candidate> = class.iter().map(|(key, e)| candidate(*key, e)).collect();
         let turns = self.turns.entry(want.kind).or_insert_with(|| Policy::new(self.policy));
-        turns.pick(&candidates).map_or(Selection::Nobody, Selection::Engine)
+        let preference = want.prefer.map(|engine| Preference { engine, slack: limits.conversations.slack });
+        turns.pick(&candidates, preference).map_or(Selection::Nobody, Selection::Engine)
     }
 }
 
@@ -183,6 +188,7 @@ mod tests {
         config: RoutingConfig,
         selector: Selector,
         tried: BTreeSet<EngineKey>,
+        prefer: Option<EngineKey>,
     }
 
     impl Bench {
@@ -199,7 +205,7 @@ mod tests {
                 table.probed(Time(1), EngineKey(i), info(&format!("e{i}"), 1, *role));
             }
             let selector = Selector::new(config.policy);
-            Self { table, config, selector, tried: BTreeSet::new() }
+            Self { table, config, selector, tried: BTreeSet::new(), prefer: None }
         }
 
         fn select(&mut self, over_full: bool) -> Selection {
@@ -208,6 +214,7 @@ mod tests {
                 model: "tiny",
                 peer: None,
                 partner: None,
+                prefer: self.prefer,
                 tried: &self.tried,
                 over_full,
             };
@@ -232,6 +239,24 @@ mod tests {
         assert_eq!([bench.select(false), bench.select(false)], [engine(1), engine(1)]);
         bench.tried.insert(EngineKey(1));
         assert_eq!(bench.select(false), engine(0));
+    }
+
+    #[test]
+    fn the_engine_that_has_the_conversation_is_taken_while_it_is_as_good_as_the_others() {
+        let mut bench = Bench::new(&[EngineRole::Decode, EngineRole::Decode]);
+        bench.prefer = Some(EngineKey(1));
+        assert_eq!([bench.select(false), bench.select(false)], [engine(1), engine(1)], "no turns");
+        bench.config.limits.conversations.slack = 0;
+        bench.table.get_mut(EngineKey(1)).live_legs = 1;
+        assert_eq!([bench.select(false), bench.select(false)], [engine(0), engine(1)], "the policy's choice");
+        bench.config.limits.conversations.slack = 9;
+        bench.table.get_mut(EngineKey(1)).live_legs = 2;
+        assert_eq!(bench.select(false), engine(0), "it is full");
+        bench.table.get_mut(EngineKey(1)).live_legs = 0;
+        bench.fail(1, 2);
+        assert_eq!(bench.select(false), engine(0), "its legs fail");
+        bench.table.get_mut(EngineKey(0)).live_legs = 2;
+        assert_eq!(bench.select(false), Selection::Full, "and a good one is waited for");
     }
 
     #[test]
@@ -269,6 +294,7 @@ mod tests {
             model: "tiny",
             peer: Some(EngineKey(0)),
             partner: None,
+            prefer: None,
             tried: &tried,
             over_full: false,
         };

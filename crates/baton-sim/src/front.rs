@@ -131,7 +131,8 @@ impl World {
             return self.end_client(client, ClientState::Failed);
         }
         let request = RequestId(client as u64);
-        self.tell_router(Input::Arrive { request, model: Some(MODEL_NAME.into()), streaming, sequences: 1 });
+        let (model, turn) = (Some(MODEL_NAME.into()), None);
+        self.tell_router(Input::Arrive { request, model, streaming, sequences: 1, turn });
     }
 
     pub fn client_leaves(&mut self, client: usize) {

@@ -73,7 +73,17 @@ mod tests {
     fn start(leg: u64, kind: LegKind, transfer: u128, attempt: u32) -> LegStart {
         let (request, engine) = (RequestId(1), EngineKey(0));
         let transfer = TransferId(transfer);
-        LegStart { leg: LegId(leg), request, engine, kind, mode: None, transfer, peer: None, attempt }
+        LegStart {
+            leg: LegId(leg),
+            request,
+            engine,
+            kind,
+            mode: None,
+            transfer,
+            peer: None,
+            reuse: None,
+            attempt,
+        }
     }
 
     #[test]

@@ -86,6 +86,8 @@ mutants! {
     RetryKeepsTransfer: "I4",
     /// Tries again although the client has a part of the answer.
     RetryAfterFirstByte: "I9",
+    /// Remembers what an engine retained before it was restarted, and offers it.
+    ConversationSurvivesRestart: "I5",
 }
 
 /// The bug that a core is to have: none, unless the feature is on and a test chose one.

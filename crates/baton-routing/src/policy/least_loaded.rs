@@ -4,8 +4,7 @@ use super::Candidate;
 use super::round_robin::RoundRobin;
 use crate::engine_table::EngineKey;
 
-/// Load is the legs this router has on the engine, known at once, plus what the engine last reported as waiting: that
-/// counts other routers' requests too, and counts our own waiting ones twice, which is what a backlog deserves.
+/// By [`Candidate::load`]; equals take turns.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LeastLoaded {
     ties: RoundRobin,
@@ -13,9 +12,8 @@ pub(crate) struct LeastLoaded {
 
 impl LeastLoaded {
     pub fn pick(&mut self, candidates: &[Candidate]) -> Option<EngineKey> {
-        let load = |c: &Candidate| c.live_legs + c.waiting as usize;
-        let least = candidates.iter().map(load).min()?;
-        let tied: Vec<Candidate> = candidates.iter().copied().filter(|c| load(c) == least).collect();
+        let least = candidates.iter().map(Candidate::load).min()?;
+        let tied: Vec<Candidate> = candidates.iter().copied().filter(|c| c.load() == least).collect();
         self.ties.pick(&tied)
     }
 }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use baton_routing::{
-    EngineKey, Input, LegFault, LegId, LegStart, Limits, Output, PolicyKind, RequestId, RouterCore,
-    RoutingConfig, Strategy as Plan,
+    ConversationKey, ConversationLimits, EngineKey, Input, LegFault, LegId, LegStart, Limits, Output,
+    PolicyKind, RequestId, Retained, RouterCore, RoutingConfig, Strategy as Plan, Turn,
 };
 use baton_types::{
     EngineId, EngineInfo, EngineLoad, EngineName, EngineRole, LegKind, Mutation, SideChannel, Time,
@@ -25,19 +25,38 @@ const ROLES: [EngineRole; 6] = [
 /// One thing that happens; numbers are taken modulo what there is.
 #[derive(Clone, Debug)]
 enum Op {
-    Arrive { streaming: bool, known_model: bool },
+    Arrive {
+        streaming: bool,
+        known_model: bool,
+        turn: Option<(Vec<u128>, u128)>,
+    },
     Gone(usize),
     Connected(usize),
     FirstByte(usize),
     Progress(usize),
     Blocked(usize),
+    /// `own`: the engine speaks for itself; else for its next incarnation.
+    Retained {
+        leg: usize,
+        own: bool,
+        ttl_ms: u64,
+    },
     Ended(usize, bool),
     Failed(usize, LegFault),
-    Probed { engine: u32, restarted: bool, waiting: u32 },
+    Probed {
+        engine: u32,
+        restarted: bool,
+        waiting: u32,
+    },
     ProbeRefused(u32),
     ProbeFailed(u32),
     Later(u64),
     Timeout,
+}
+
+/// Few keys, so that turns meet.
+fn turn() -> impl Strategy<Value = (Vec<u128>, u128)> {
+    (prop::collection::vec(0..5u128, 0..4), 0..5u128)
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -51,8 +70,10 @@ fn op() -> impl Strategy<Value = Op> {
     ]);
     let engine = 0..ROLES.len() as u32;
     prop_oneof![
-        6 => (any::<bool>(), prop::bool::weighted(0.95))
-            .prop_map(|(streaming, known_model)| Op::Arrive { streaming, known_model }),
+        6 => (any::<bool>(), prop::bool::weighted(0.95), prop::option::weighted(0.8, turn()))
+            .prop_map(|(streaming, known_model, turn)| Op::Arrive { streaming, known_model, turn }),
+        5 => (any::<usize>(), prop::bool::weighted(0.9), 0..3000u64)
+            .prop_map(|(leg, own, ttl_ms)| Op::Retained { leg, own, ttl_ms }),
         1 => any::<usize>().prop_map(Op::Gone),
         3 => any::<usize>().prop_map(Op::Connected),
         5 => any::<usize>().prop_map(Op::FirstByte),
@@ -77,12 +98,24 @@ struct RequestModel {
     transfer: Option<TransferId>,
     /// The prefill leg of this attempt has answered with a handle.
     handle: bool,
+    turn: Option<Turn>,
+}
+
+/// What an engine has said that it retains.
+#[derive(Debug)]
+struct Kept {
+    key: ConversationKey,
+    engine: EngineKey,
+    /// When its leg began: it is kept from the leg's end.
+    since: Time,
+    retained: Retained,
 }
 
 struct World {
     core: RouterCore,
     limits: Limits,
     mode: Option<TransferMode>,
+    reuses: bool,
     now: Time,
     incarnations: Vec<u64>,
     arrived: u64,
@@ -90,7 +123,18 @@ struct World {
     legs: BTreeMap<LegId, LegStart>,
     /// All legs there ever were, so that late reports are sent too.
     ever: Vec<LegId>,
+    /// When each leg began.
+    began: BTreeMap<LegId, Time>,
     transfers: BTreeSet<TransferId>,
+    /// How often an engine has said that it retains something.
+    said: u128,
+    /// What it has, by the id under which it can be claimed.
+    kept: BTreeMap<TransferId, Kept>,
+    /// Under each key, what was said last.
+    latest: BTreeMap<ConversationKey, TransferId>,
+    /// What an attempt has failed with.
+    burnt: BTreeSet<TransferId>,
+    given: BTreeMap<RequestId, TransferId>,
     log: String,
 }
 
@@ -101,6 +145,7 @@ impl World {
             max_queued: 4,
             max_legs_per_engine: 2,
             queue_ms: 400,
+            conversations: ConversationLimits { entries: 3, slack: 1, ..ConversationLimits::default() },
             ..Limits::default()
         };
         let engines = ROLES.to_vec();
@@ -110,13 +155,20 @@ impl World {
             core: RouterCore::new(config, [3; 32]),
             limits,
             mode: strategy.plan().mode,
+            reuses: strategy.plan().reuse,
             now: Time::ZERO,
             incarnations: vec![1; ROLES.len()],
             arrived: 0,
             requests: BTreeMap::new(),
             legs: BTreeMap::new(),
             ever: Vec::new(),
+            began: BTreeMap::new(),
             transfers: BTreeSet::new(),
+            said: 0,
+            kept: BTreeMap::new(),
+            latest: BTreeMap::new(),
+            burnt: BTreeSet::new(),
+            given: BTreeMap::new(),
             log: String::new(),
         };
         for engine in 0..4 {
@@ -130,18 +182,25 @@ impl World {
             (!self.ever.is_empty()).then(|| self.ever[self.ever.len() - 1 - n % self.ever.len().min(8)])
         };
         let input = match op {
-            Op::Arrive { streaming, known_model } => {
+            Op::Arrive { streaming, known_model, turn } => {
                 self.arrived += 1;
                 let model = if *known_model { "tiny" } else { "other" }.to_owned();
                 let (request, sequences) =
                     (RequestId(self.arrived), 1 + u32::from(self.arrived.is_multiple_of(16)));
-                Some(Input::Arrive { request, model: Some(model), streaming: *streaming, sequences })
+                let turn = turn.clone().map(|(find, store)| Turn {
+                    find: find.into_iter().map(ConversationKey).collect(),
+                    store: ConversationKey(store),
+                });
+                Some(Input::Arrive { request, model: Some(model), streaming: *streaming, sequences, turn })
             }
             Op::Gone(n) => Some(Input::ClientGone { request: RequestId(*n as u64 % (self.arrived + 1)) }),
             Op::Connected(n) => leg(n).map(|leg| Input::LegConnected { leg }),
             Op::FirstByte(n) => leg(n).map(|leg| Input::LegFirstByte { leg }),
             Op::Blocked(n) => leg(n).map(|leg| Input::LegBlocked { leg }),
             Op::Progress(n) => leg(n).map(|leg| Input::LegProgress { leg }),
+            Op::Retained { leg: n, own, ttl_ms } => {
+                leg(n).and_then(|leg| self.retained(leg, *own, Duration::from_millis(*ttl_ms)))
+            }
             Op::Ended(n, handle) => leg(n).map(|leg| Input::LegEnded { leg, handle: *handle }),
             Op::Failed(n, fault) => leg(n).map(|leg| Input::LegFailed { leg, fault: *fault }),
             Op::Probed { engine, restarted, waiting } => {
@@ -166,10 +225,33 @@ impl World {
         }
     }
 
+    /// What the leg's engine says, whether or not it is the one to say it.
+    fn retained(&mut self, leg: LegId, own: bool, ttl: Duration) -> Option<Input> {
+        let EngineKey(engine) = self.legs.get(&leg)?.engine;
+        let incarnation = self.incarnations[engine as usize] + u64::from(!own);
+        self.said += 1;
+        let (transfer, tokens) = (TransferId(self.said), 64);
+        let engine = info(engine, incarnation, 0).engine_id;
+        Some(Input::LegRetained { leg, retained: Retained { engine, transfer, tokens, ttl } })
+    }
+
+    /// The core has believed what a leg's engine said.
+    fn see_stored(&mut self, leg: LegId, retained: Retained) {
+        let start = &self.legs[&leg];
+        let turn = self.requests[&start.request].turn.as_ref().expect("part of a conversation");
+        let EngineKey(engine) = start.engine;
+        assert!(self.reuses && start.kind == LegKind::Decode);
+        assert_eq!(retained.engine, info(engine, self.incarnations[engine as usize], 0).engine_id);
+        self.latest.insert(turn.store, retained.transfer);
+        let kept = Kept { key: turn.store, engine: start.engine, since: self.began[&leg], retained };
+        self.kept.insert(kept.retained.transfer, kept);
+    }
+
     fn feed(&mut self, input: Input) {
         match &input {
-            Input::Arrive { request, .. } => {
-                self.requests.insert(*request, RequestModel::default());
+            Input::Arrive { request, turn, .. } => {
+                let turn = turn.clone();
+                self.requests.insert(*request, RequestModel { turn, ..RequestModel::default() });
             }
             Input::LegFailed { leg, .. } => self.leg_over(*leg),
             Input::LegEnded { leg, handle } => {
@@ -182,7 +264,13 @@ impl World {
             }
             _ => {}
         }
+        let stored = self.core.conversations().stored;
         self.core.handle_input(self.now, input.clone());
+        if let Input::LegRetained { leg, retained } = &input
+            && self.core.conversations().stored > stored
+        {
+            self.see_stored(*leg, retained.clone());
+        }
         while let Some(output) = self.core.poll_output() {
             self.log.push_str(&format!("{output:?}\n"));
             self.see(output, &input);
@@ -212,6 +300,7 @@ impl World {
                 assert_eq!(before, None, "{request:?} is answered twice");
             }
             Output::Finished { request, .. } => {
+                self.given.remove(&request);
                 let model = self.requests.remove(&request).expect("finished once, and only after it arrived");
                 assert!(model.live.is_empty(), "{request:?} is over, its legs are not: {model:?}");
             }
@@ -226,6 +315,8 @@ impl World {
             assert!(model.live.is_empty(), "a new attempt while legs of the old one live");
             assert!(self.transfers.insert(start.transfer), "a transfer id is used again");
             (model.attempt, model.transfer, model.handle) = (start.attempt, Some(start.transfer), false);
+            // An attempt has failed with it: it may be why.
+            self.burnt.extend(self.given.remove(&start.request));
         }
         assert!(start.attempt <= self.limits.attempts);
         assert_eq!(Some(start.transfer), model.transfer, "one transfer id for all legs of an attempt");
@@ -234,6 +325,8 @@ impl World {
         if start.mode == Some(TransferMode::Pull) && start.kind == LegKind::Decode {
             assert!(model.handle, "decode starts before there is a handle");
         }
+        self.see_reuse(&start);
+        let model = self.requests.get_mut(&start.request).unwrap();
         let before = model.live.insert(start.kind, start.leg);
         assert_eq!(before, None, "I9: two live legs of a kind");
         let role = ROLES[start.engine.0 as usize];
@@ -244,12 +337,36 @@ impl World {
         ];
         assert!(fits.contains(&(role, start.kind)), "{:?} on an engine of role {role}", start.kind);
         self.ever.push(start.leg);
+        self.began.insert(start.leg, self.now);
         let engine = start.engine;
         self.legs.insert(start.leg, start.clone());
         let live = self.legs.values().filter(|leg| leg.engine == engine).count();
         // The promise of slots to late legs holds while engines keep their standing; it may not when they change.
         let may_exceed = start.mode == Some(TransferMode::Pull) && start.kind == LegKind::Decode;
         assert!(may_exceed || live <= self.limits.max_legs_per_engine, "{engine:?} has {live} legs");
+    }
+
+    /// What is offered was retained, by the engine that is said to have it, which has not been restarted since, for one of
+    /// the turn's own conversations; and it will still be there when it is claimed.
+    fn see_reuse(&mut self, start: &LegStart) {
+        let Some(reuse) = &start.reuse else { return };
+        assert!(self.reuses, "another strategy");
+        assert_eq!((start.kind, start.attempt), (LegKind::Prefill, 1));
+        let kept = &self.kept[&reuse.transfer];
+        let turn = self.requests[&start.request].turn.as_ref().expect("part of a conversation");
+        // I13: no key that the request does not have.
+        assert!(turn.find.contains(&kept.key), "{turn:?} has no claim to {kept:?}");
+        assert_eq!(self.latest[&kept.key], reuse.transfer, "a later turn was stored under that key");
+        assert!(!self.burnt.contains(&reuse.transfer), "an attempt has failed with it");
+        let (holder, said) = (&reuse.holder, &kept.retained);
+        assert_eq!((holder.engine, &holder.id, reuse.tokens), (kept.engine, &said.engine, said.tokens));
+        let incarnation = self.incarnations[holder.engine.0 as usize];
+        assert_eq!(said.engine.incarnation.0, incarnation, "it was restarted since");
+        assert!(
+            reuse.ttl > Duration::ZERO && self.now + reuse.ttl <= kept.since + said.ttl,
+            "it ends sooner"
+        );
+        self.given.insert(start.request, reuse.transfer);
     }
 
     /// I8: once nothing new comes, everything ends by the core's own time limits.

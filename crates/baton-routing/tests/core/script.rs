@@ -1,10 +1,11 @@
 //! A core under a clock of the test's own, with a transcript of what goes in and comes out.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use baton_routing::{
-    EngineKey, Input, LegFault, LegId, LegStart, Limits, Output, PolicyKind, RequestId, RouterCore,
-    RoutingConfig, Strategy,
+    ConversationKey, EngineKey, Input, LegFault, LegId, LegStart, Limits, Output, PolicyKind, RequestId,
+    Retained, RouterCore, RoutingConfig, Strategy, Turn,
 };
 use baton_types::{
     EngineId, EngineInfo, EngineLoad, EngineName, EngineRole, Mutation, SideChannel, Time, TransferId,
@@ -41,7 +42,7 @@ pub fn config(strategy: Strategy, engines: &[EngineRole], limits: Limits) -> Rou
 
 pub fn arrival(request: u64) -> Input {
     let (request, model) = (RequestId(request), Some("tiny".to_owned()));
-    Input::Arrive { request, model, streaming: true, sequences: 1 }
+    Input::Arrive { request, model, streaming: true, sequences: 1, turn: None }
 }
 
 impl Script {
@@ -51,14 +52,14 @@ impl Script {
     }
 
     pub fn with_limits(strategy: Strategy, engines: &[EngineRole], limits: Limits) -> Self {
-        let core = RouterCore::new(config(strategy, engines, limits), [7; 32]);
-        let mut script = Self {
-            core,
-            roles: engines.to_vec(),
-            now: Time::ZERO,
-            log: String::new(),
-            transfers: Vec::new(),
-        };
+        Self::with_config(config(strategy, engines, limits))
+    }
+
+    pub fn with_config(config: RoutingConfig) -> Self {
+        let engines = config.engines.clone();
+        let core = RouterCore::new(config, [7; 32]);
+        let mut script =
+            Self { core, roles: engines.clone(), now: Time::ZERO, log: String::new(), transfers: Vec::new() };
         for key in 0..engines.len() {
             script.probe(key as u32, 1);
         }
@@ -83,6 +84,30 @@ impl Script {
     pub fn arrive(&mut self, request: u64) -> &mut Self {
         writeln!(self.log, "{}ms > Arrive r{request}", self.now.0 / 1_000_000).unwrap();
         self.feed(arrival(request))
+    }
+
+    /// A turn of a conversation: it looks for `find` and is stored under `store`.
+    pub fn turn(&mut self, request: u64, find: &[u128], store: u128) -> &mut Self {
+        writeln!(
+            self.log,
+            "{}ms > Arrive r{request}, finds {find:x?}, stores {store:x}",
+            self.now.0 / 1_000_000
+        )
+        .unwrap();
+        let find = find.iter().copied().map(ConversationKey).collect();
+        let turn = Some(Turn { find, store: ConversationKey(store) });
+        let (request, model) = (RequestId(request), Some("tiny".to_owned()));
+        self.feed(Input::Arrive { request, model, streaming: true, sequences: 1, turn })
+    }
+
+    /// An engine's word that it retains 640 tokens for 480 s.
+    pub fn retained(&mut self, leg: u64, engine: u32, incarnation: u64, transfer: u128) -> &mut Self {
+        let engine = EngineId::new(EngineName::new(format!("n{engine}")).unwrap(), incarnation);
+        let (tokens, ttl, transfer) = (640, Duration::from_secs(480), TransferId(transfer));
+        let line = format!("Retained by {engine} as {transfer:?}");
+        writeln!(self.log, "{}ms > l{leg}: {line}", self.now.0 / 1_000_000).unwrap();
+        let retained = Retained { engine, transfer, tokens, ttl };
+        self.feed(Input::LegRetained { leg: LegId(leg), retained })
     }
 
     pub fn gone(&mut self, request: u64) -> &mut Self {
@@ -135,11 +160,18 @@ impl Script {
             self.transfers.push(start.transfer);
             self.transfers.len() - 1
         });
-        let LegStart { leg, request, engine, kind, mode, peer, attempt, .. } = start;
+        let LegStart { leg, request, engine, kind, mode, peer, reuse, attempt, .. } = start;
         let mode = mode.map_or("alone".into(), |mode| format!("{mode:?}"));
         let peer = peer.as_ref().map_or(String::new(), |p| format!(", peer {:?} {}", p.engine, p.id));
+        let reuse = reuse.as_ref().map_or(String::new(), |r| {
+            let (holder, ms) = (&r.holder, r.ttl.as_millis());
+            format!(
+                ", reuse {:?} of {:?} {}, {} tokens, {ms}ms",
+                r.transfer, holder.engine, holder.id, r.tokens
+            )
+        });
         format!(
-            "StartLeg {leg:?} of {request:?}: {kind:?} on {engine:?}, {mode}, attempt {attempt}, x{transfer}{peer}"
+            "StartLeg {leg:?} of {request:?}: {kind:?} on {engine:?}, {mode}, attempt {attempt}, x{transfer}{peer}{reuse}"
         )
     }
 

@@ -1,11 +1,9 @@
 //! What the core does, as text: an executable specification. `UPDATE_EXPECT=1` rewrites it; read the diff.
 
-mod script;
-
+use crate::script::Script;
 use baton_routing::{EngineKey, Input, LegFault, LegId, Limits, RequestId, Strategy};
 use baton_types::EngineRole::{Both, Decode, Prefill};
 use expect_test::expect;
-use script::Script;
 
 #[test]
 fn a_pull_run() {
@@ -390,7 +388,8 @@ fn each_time_limit() {
     s.arrive(2).connected(1).timeout();
     s.arrive(3).connected(2).ended(2).connected(3).timeout();
     s.arrive(4).ended(4).connected(5).first_byte(5).timeout();
-    s.input(Input::Arrive { request: RequestId(5), model: None, streaming: false, sequences: 1 });
+    let (model, streaming, sequences, turn) = (None, false, 1, None);
+    s.input(Input::Arrive { request: RequestId(5), model, streaming, sequences, turn });
     s.ended(6).connected(7).timeout();
     s.arrive(6).ended(8).first_byte(9).input(Input::LegBlocked { leg: LegId(9) }).timeout();
     expect![[r#"
@@ -424,7 +423,7 @@ fn each_time_limit() {
         302001ms > time: Idle(l5)
             < DropLeg { leg: l5, fault: Some(TimedOut) }
             < Finished { request: r4, end: Failed(TimedOut) }
-        302001ms > Arrive { request: r5, model: None, streaming: false, sequences: 1 }
+        302001ms > Arrive { request: r5, model: None, streaming: false, sequences: 1, turn: None }
             < StartLeg l6 of r5: Prefill on e0, Pull, attempt 1, x4
         302001ms > LegEnded { leg: l6, handle: true }
             < StartLeg l7 of r5: Decode on e1, Pull, attempt 1, x4, peer e0 n0@0000000000000001
@@ -502,11 +501,12 @@ fn no_engine_no_model_no_room() {
         model: Some("big".into()),
         streaming: true,
         sequences: 1,
+        turn: None,
     });
     expect![[r#"
         0ms > Arrive r1
             < Finished { request: r1, end: Failed(NoEngine { kind: Decode }) }
-        0ms > Arrive { request: r2, model: Some("big"), streaming: true, sequences: 1 }
+        0ms > Arrive { request: r2, model: Some("big"), streaming: true, sequences: 1, turn: None }
             < Finished { request: r2, end: Failed(UnknownModel) }
     "#]]
     .assert_eq(&s.transcript());

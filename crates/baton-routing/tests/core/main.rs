@@ -1,0 +1,4 @@
+mod conversations;
+mod random;
+mod script;
+mod transcripts;
