@@ -17,6 +17,8 @@ pub enum What {
     Transfer,
     /// How long a hand-off keeps an answer waiting: push, early pull and pull; and how much incoming KV slows a running decode
     Handoff,
+    /// How long a second turn keeps its client waiting for the first token, with and without the KV of the first
+    Reuse,
     /// The CPU runner beside llama.cpp: prefill of 512 tokens, decode of one sequence at 512
     ///
     /// Both run SmolLM2-135M on the same threads, in alternating rounds; llama.cpp in every weight format that it may be
@@ -29,6 +31,10 @@ pub fn run(sh: &Shell, what: What) -> anyhow::Result<()> {
         What::Transfer => transfer::run(sh),
         What::Handoff => {
             cmd!(sh, "cargo run --release --quiet --package baton-server --example handoff_bench").run()?;
+            Ok(())
+        }
+        What::Reuse => {
+            cmd!(sh, "cargo run --release --quiet --package baton-server --example reuse_bench").run()?;
             Ok(())
         }
         What::Engine(args) => engine::run(sh, &args),

@@ -1,7 +1,8 @@
-//! The project's own chores: `cargo x tidy|ci|sim|fuzz|soak|bench`.
+//! The project's own chores: `cargo x tidy|ci|sim|fuzz|soak|conversations|bench`.
 
 mod bench;
 mod ci;
+mod conversations;
 mod fuzz;
 mod sim;
 mod soak;
@@ -41,6 +42,8 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// 30 conversations of up to 12 turns with a real model: read back or not, the same words; takes many minutes
+    Conversations,
     /// Speed, as ratios measured side by side in one run
     Bench {
         #[command(subcommand)]
@@ -58,6 +61,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Sim { args } => sim::run(&sh, sim::Profile::Release, &args),
         Chore::Fuzz(args) => fuzz::run(&sh, &args),
         Chore::Soak { args } => soak::run(&sh, &args),
+        Chore::Conversations => conversations::run(&sh),
         Chore::Bench { what } => bench::run(&sh, what),
     }
 }

@@ -50,7 +50,7 @@ pub struct Request {
     pub sampling: SamplingParams,
     pub hand_off: HandOff,
     /// KV of an earlier turn that another engine retained.
-    pub reuse: Option<Reuse>,
+    pub reuse: Option<Box<Reuse>>,
     /// Keep the KV of prompt and answer under this new id, if the sequence ends well.
     pub retention: Option<TransferId>,
 }

@@ -98,7 +98,7 @@ impl EngineCore {
         self.endpoint.handle_input(now, input);
         while let Some(output) = self.endpoint.poll_output() {
             match output {
-                baton_proto::Output::Event(event) => self.engine.handle_event(event),
+                baton_proto::Output::Event(event) => self.engine.handle_event(now, event),
                 output => self.engine.outputs.push_back(Output::Proto(output)),
             }
         }

@@ -23,6 +23,7 @@ pub struct Reuse {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Readback {
     pub transfer: TransferId,
+    pub since: Time,
     /// When it is given up.
     pub overdue: Time,
 }
@@ -33,7 +34,8 @@ impl Engine {
     pub(crate) fn read_back(&mut self, now: Time, id: SeqId, hit_blocks: usize) -> bool {
         let seq = self.sequences.get_mut(&id).expect("live");
         // Once a sequence: whatever is preempted or fails is computed.
-        let Some(Reuse { transfer, retention, peer, tokens }) = seq.reuse.take() else { return false };
+        let Some(reuse) = seq.reuse.take() else { return false };
+        let Reuse { transfer, retention, peer, tokens } = *reuse;
         self.counters.reuse_requests += 1;
         let unit_tokens = self.config.unit_tokens();
         // The last token is computed here, since the next one comes out of that.
@@ -48,7 +50,7 @@ impl Engine {
         }
         let chain = seq.chain.hashes()[..end].to_vec();
         let overdue = now + self.config.reuse_timeout;
-        seq.readback = Some(Readback { transfer, overdue });
+        seq.readback = Some(Readback { transfer, since: now, overdue });
         let seq = &self.sequences[&id];
         let mut units = self.units(seq, hit_blocks, seq.table.len());
         units.truncate(end - first_unit);
@@ -60,6 +62,19 @@ impl Engine {
         let held = Held::Retained(retention);
         self.commands.push_back(Command::Fetch { transfer, peer, chain, first_unit, units, held });
         true
+    }
+
+    /// It is there: the sequence computes the rest, and a source names what is complete.
+    pub(crate) fn on_read_back(&mut self, now: Time, id: SeqId, readback: Readback) {
+        let seq = self.sequences.get_mut(&id).expect("live");
+        let received = seq.usage.received_tokens;
+        seq.usage.cached_tokens += received;
+        self.counters.readbacks_done += 1;
+        self.counters.readback_tokens += u64::from(received);
+        self.counters.readback_us += now.since(readback.since).as_micros() as u64;
+        self.publish(id);
+        self.move_to(id, Phase::Running);
+        self.on_progress(id);
     }
 
     /// Nothing came of it, for now at least: the sequence waits for blocks to compute in.

@@ -65,7 +65,7 @@ pub struct Sequence {
     pub phase: Phase,
     pub part: Part,
     /// Until it is first admitted.
-    pub reuse: Option<Reuse>,
+    pub reuse: Option<Box<Reuse>>,
     /// While it is Receiving what an engine retained.
     pub readback: Option<Readback>,
     /// What to keep it by when it ends.

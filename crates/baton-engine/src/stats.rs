@@ -83,6 +83,8 @@ pub struct Counters {
     pub readbacks_failed: u64,
     /// Prompt tokens whose KV was read back.
     pub readback_tokens: u64,
+    /// Microseconds that sequences waited for them, from their blocks on.
+    pub readback_us: u64,
     /// Sequences computed here because their KV did not come.
     pub recomputed: u64,
 }

@@ -191,9 +191,9 @@ impl Engine {
         self.commands.push_back(Command::Cancel { transfer });
     }
 
-    pub fn handle_event(&mut self, event: Event) {
+    pub fn handle_event(&mut self, now: Time, event: Event) {
         match event {
-            Event::Ready { transfer, covered, prefilled } => self.on_ready(transfer, covered, prefilled),
+            Event::Ready { transfer, covered, prefilled } => self.on_ready(now, transfer, covered, prefilled),
             Event::Failed { transfer, why, quarantined } => self.on_failed(transfer, why, quarantined),
             Event::Released { transfer, why } => self.on_released(transfer, why),
             Event::Lent { retention, transfer, units } => self.on_lent(retention, transfer, &units),
@@ -202,7 +202,7 @@ impl Engine {
     }
 
     /// The first `covered` units of the prompt are there, and nobody writes into any of them any more.
-    fn on_ready(&mut self, transfer: TransferId, covered: usize, prefilled: Option<Prefilled>) {
+    fn on_ready(&mut self, now: Time, transfer: TransferId, covered: usize, prefilled: Option<Prefilled>) {
         let entry = self.transfers.remove(&transfer).expect("I4: one ending");
         let TransferBlocks::Inbound { first, .. } = entry.blocks else {
             panic!("I3: {transfer:?} was ready without blocks")
@@ -219,13 +219,8 @@ impl Engine {
         seq.computed = hits.max(covered * self.config.unit_tokens()).min(most);
         seq.usage.received_tokens = (seq.computed - hits) as u32;
         let received = seq.usage.received_tokens;
-        if seq.readback.take().is_some() {
-            self.counters.readbacks_done += 1;
-            self.counters.readback_tokens += u64::from(received);
-            seq.usage.cached_tokens += received;
-            self.publish(id);
-            self.move_to(id, Phase::Running);
-            return self.on_progress(id);
+        if let Some(readback) = seq.readback.take() {
+            return self.on_read_back(now, id, readback);
         }
         self.counters.transfers_received += 1;
         self.counters.received_tokens += u64::from(received);

@@ -9,7 +9,7 @@ use std::fmt;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use indexmap::IndexMap;
-use serde::de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor};
+use serde::de::{DeserializeOwned, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
@@ -75,6 +75,12 @@ impl RawJson {
 
     pub fn is_null(&self) -> bool {
         &self.0[..] == b"null"
+    }
+
+    /// The elements of a list as the text they are; none if this is no list, or one of more than `limit` elements.
+    pub fn elements(&self, limit: usize) -> Option<Vec<&str>> {
+        let mut deserializer = serde_json::Deserializer::from_slice(&self.0);
+        deserializer.deserialize_seq(Elements { limit }).ok()
     }
 
     /// # Errors
@@ -284,6 +290,30 @@ impl Body {
 /// Where `part`, a slice of `text`, starts in it.
 fn offset(text: &Bytes, part: &str) -> usize {
     part.as_ptr() as usize - text.as_ptr() as usize
+}
+
+/// Reads a list, and gives up behind its limit: what a client may send is bounded in bytes only.
+struct Elements {
+    limit: usize,
+}
+
+impl<'de> Visitor<'de> for Elements {
+    type Value = Vec<&'de str>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a list of at most {} elements", self.limit)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut elements = Vec::new();
+        while let Some(element) = list.next_element::<&RawValue>()? {
+            if elements.len() == self.limit {
+                return Err(A::Error::invalid_length(self.limit + 1, &self));
+            }
+            elements.push(element.get());
+        }
+        Ok(elements)
+    }
 }
 
 /// The members of an object in order, as the bytes they are.

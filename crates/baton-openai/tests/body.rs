@@ -188,3 +188,16 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_elements_of_a_list_are_the_text_they_are() {
+    assert_eq!(
+        raw(r#"[ {"a" : 1.0} ,"é\u00e9", [],3 ] "#).elements(4),
+        Some(vec![r#"{"a" : 1.0}"#, r#""é\u00e9""#, "[]", "3"])
+    );
+    assert_eq!(raw("[]").elements(0), Some(vec![]));
+    assert_eq!(raw("[1,2,3]").elements(2), None, "too many");
+    for other in ["{}", "null", "\"[1]\"", "7"] {
+        assert_eq!(raw(other).elements(9), None, "{other}");
+    }
+}

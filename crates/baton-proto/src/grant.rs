@@ -90,7 +90,7 @@ impl Endpoint {
                 Held::Offered => false,
                 Held::Early if self.await_offer(now, peer, transfer) => return,
                 Held::Early => false,
-                Held::Retained(retention) => self.lend(now, peer, transfer, retention, &claim).is_some(),
+                Held::Retained(retention) => self.lend(now, peer, transfer, retention, &claim),
             };
             if !found {
                 self.say(peer, decline(Decline::Unknown));

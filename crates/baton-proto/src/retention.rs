@@ -57,7 +57,7 @@ impl Endpoint {
         self.event(Event::Lapsed { retention });
     }
 
-    /// Makes a claim on a retention a lease of what the chains have in common; none if that is nothing new. A retention that is over,
+    /// Makes a claim on a retention a lease of what the chains have in common; false if that is nothing new. A retention that is over,
     /// one that holds other tokens, and one that never was are the same to whoever asks (I13).
     pub(crate) fn lend(
         &mut self,
@@ -66,18 +66,19 @@ impl Endpoint {
         transfer: TransferId,
         retention: TransferId,
         claim: &Claim,
-    ) -> Option<()> {
+    ) -> bool {
         if self.refuse_lease(transfer) {
-            return None;
+            return false;
         }
         let (ttl, renewable) = (self.config.retain_ttl, self.config.retain_renewable);
         let renewed = renewable || self.config.mutation.is(Mutant::RetentionRenewedOnAccess);
         let beyond = self.config.mutation.is(Mutant::GrantBeyondCommonPrefix);
-        let held = self.retentions.get_mut(&retention).filter(|held| now < held.until)?;
+        let held = self.retentions.get_mut(&retention).filter(|held| now < held.until);
+        let Some(held) = held else { return false };
         let agrees = |(ours, theirs): &(&BlockHash, &BlockHash)| ours == theirs;
         let mut common = held.chain.iter().zip(&claim.chain).take_while(agrees).count();
         if claim.first_unit >= common {
-            return None;
+            return false;
         }
         if beyond {
             common = held.chain.len().min(claim.chain.len());
@@ -91,7 +92,7 @@ impl Endpoint {
         let lease = Lease::lent(&PULL, peer.clone(), chain, claim.first_unit, units.clone(), held.until);
         self.leases.insert(transfer, lease);
         self.event(Event::Lent { retention, transfer, units });
-        Some(())
+        true
     }
 
     /// A retention's end is fixed when it begins.

@@ -35,6 +35,7 @@ pub(crate) struct AnswerGate {
     events: Vec<SseEvent>,
     held: BytesMut,
     held_events: usize,
+    handle: Option<RawJson>,
     begun: bool,
     done: bool,
 }
@@ -46,6 +47,7 @@ impl AnswerGate {
             events: Vec::new(),
             held: BytesMut::new(),
             held_events: 0,
+            handle: None,
             begun: false,
             done: false,
         }
@@ -68,6 +70,11 @@ impl AnswerGate {
         (out.freeze(), parsed.err().map(|_| LegFault::BadAnswer))
     }
 
+    /// The handle, as soon as its chunk has passed without it.
+    pub fn take_handle(&mut self) -> Option<RawJson> {
+        self.handle.take()
+    }
+
     /// Whether `[DONE]` has passed.
     pub fn is_done(&self) -> bool {
         self.done
@@ -76,7 +83,9 @@ impl AnswerGate {
     fn take(&mut self, mut event: SseEvent, out: &mut BytesMut) -> Result<(), LegFault> {
         self.done = event.is_done();
         if !self.done {
-            event.data = strip_handle(event.data).map_err(|_| LegFault::BadAnswer)?.0;
+            let (data, handle) = strip_handle(event.data).map_err(|_| LegFault::BadAnswer)?;
+            event.data = data;
+            self.handle = handle.or(self.handle.take());
             if reports_error(&event.data) {
                 return Err(LegFault::BadAnswer);
             }
@@ -187,6 +196,27 @@ mod tests {
         let expected = [ROLE, WORD, &end, DONE].concat();
         for piece in [1, 2, 7, 64, 4096] {
             assert_eq!(filter(&text, piece), (expected.clone(), None, true), "{piece}");
+        }
+    }
+
+    #[test]
+    fn the_handle_is_there_before_the_client_has_its_chunk_however_the_stream_is_cut() {
+        let text = [ROLE, WORD, END, DONE].concat();
+        let chunk = text.find(END).unwrap() + END.len();
+        for piece in [1, 2, 7, 64, 4096] {
+            let mut gate = AnswerGate::new(1 << 16);
+            let (mut fed, mut sent) = (0, Vec::new());
+            for bytes in text.as_bytes().chunks(piece) {
+                let (out, fault) = gate.push(bytes);
+                fed += bytes.len();
+                let handle = gate.take_handle();
+                let is_here = fed - bytes.len() < chunk && chunk <= fed;
+                assert_eq!(handle.is_some(), is_here, "{piece}: {fed}");
+                assert!(handle.is_none_or(|h| h.as_str() == r#"{"remote_host":"h"}"#));
+                assert_eq!(fault, None);
+                sent.extend_from_slice(&out);
+            }
+            assert!(!String::from_utf8(sent).unwrap().contains("kv_transfer_params"), "{piece}");
         }
     }
 

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use baton_openai::body::RawJson;
-use baton_routing::{EngineKey, Input, LegFault, LegId, LegStart, Output, RequestEnd, RequestId, RouterCore};
+use baton_routing::{
+    EngineKey, Input, LegFault, LegId, LegStart, Output, RequestEnd, RequestId, RouterCore, Turn,
+};
 use baton_types::{EngineInfo, LegKind, Time};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
@@ -82,6 +84,7 @@ pub(crate) struct Arrival {
     pub ask: Ask,
     pub model: Option<String>,
     pub sequences: u32,
+    pub turn: Option<Turn>,
 }
 
 impl Conductor {
@@ -122,8 +125,8 @@ impl Conductor {
         };
         state.requests.insert(request, live);
         self.metrics.arrived();
-        let (model, sequences) = (arrival.model, arrival.sequences);
-        self.feed(&mut state, Input::Arrive { request, model, streaming, sequences });
+        let Arrival { model, sequences, turn, .. } = arrival;
+        self.feed(&mut state, Input::Arrive { request, model, streaming, sequences, turn });
         drop(state);
         (ClientGuard { conductor: Arc::clone(self), request }, receiver)
     }
@@ -149,6 +152,7 @@ impl Conductor {
                 live.answer = Some(answer);
                 Input::LegFirstByte { leg }
             }
+            Report::Retained(retained) => Input::LegRetained { leg, retained },
             Report::Ended { handle } => {
                 let has_handle = handle.is_some();
                 request.handle = handle;
@@ -227,6 +231,7 @@ impl Conductor {
         for (key, engine) in (0..).map(EngineKey).zip(&self.engines) {
             self.metrics.engine_fit(&engine.label, state.core.is_fit(key));
         }
+        self.metrics.conversations(&state.core.conversations());
         drop(state);
         self.metrics.render()
     }
@@ -272,6 +277,9 @@ impl Conductor {
         let link = &self.engines[start.engine.0 as usize];
         let name = state.names.get(&start.engine).cloned().unwrap_or_default();
         request.served_by.leg_started(start.attempt, start.kind, start.mode, name);
+        if let Some(reuse) = &start.reuse {
+            request.served_by.reuse_offered(reuse.tokens);
+        }
         // Only the leg that needs the handle takes it, once.
         let handle = if start.kind == LegKind::Decode { request.handle.take() } else { None };
         self.metrics.leg_started(&link.label, start.kind, start.attempt);

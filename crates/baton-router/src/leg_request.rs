@@ -3,8 +3,8 @@
 use baton_openai::body::RawJson;
 use baton_openai::legs::KV_TRANSFER_PARAMS;
 use baton_openai::{Body, Endpoint};
-use baton_routing::LegStart;
-use baton_types::{LegKind, TransferMode};
+use baton_routing::{LegStart, Reuse};
+use baton_types::{KvTransferParams, LegKind, TransferMode};
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
@@ -79,12 +79,13 @@ fn transfer_params(start: &LegStart, handle: Option<RawJson>) -> Option<RawJson>
     let mode = start.mode?;
     match (start.kind, mode) {
         (LegKind::Whole, _) => None,
-        (LegKind::Prefill, _) => Some(RawJson::of(&json!({
-            "do_remote_decode": true,
-            "do_remote_prefill": false,
-            "transfer_mode": mode,
-            "transfer_id": start.transfer,
-        }))),
+        (LegKind::Prefill, _) => Some(RawJson::of(&KvTransferParams {
+            do_remote_decode: true,
+            transfer_mode: Some(mode),
+            transfer_id: Some(start.transfer),
+            reuse: start.reuse.as_ref().map(|reuse| Box::new(reuse_params(reuse))),
+            ..KvTransferParams::default()
+        })),
         // The handle is opaque: as it came. Without one the core starts no decode leg.
         (LegKind::Decode, TransferMode::Pull) => handle,
         (LegKind::Decode, TransferMode::EarlyPull | TransferMode::Push) => {
@@ -105,10 +106,27 @@ fn transfer_params(start: &LegStart, handle: Option<RawJson>) -> Option<RawJson>
     }
 }
 
+/// What a decode engine retains, as it said so itself.
+fn reuse_params(reuse: &Reuse) -> KvTransferParams {
+    KvTransferParams {
+        do_remote_decode: true,
+        transfer_id: Some(reuse.transfer),
+        remote_engine_id: Some(reuse.holder.id.to_string()),
+        remote_host: Some(reuse.holder.host.clone()),
+        remote_port: Some(reuse.holder.port),
+        tp_size: Some(1),
+        remote_num_tokens: Some(reuse.tokens),
+        remote_ttl_ms: Some(u64::try_from(reuse.ttl.as_millis()).unwrap_or(u64::MAX)),
+        ..KvTransferParams::default()
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use baton_routing::{EngineKey, LegId, Peer, RequestId};
-    use baton_types::{EngineId, EngineName, KvTransferParams, TransferId};
+    use baton_types::{EngineId, EngineName, TransferId};
     use http_body_util::BodyExt;
 
     use super::*;
@@ -123,8 +141,14 @@ mod tests {
             mode: Some(mode),
             transfer: TransferId(9),
             peer: Some(Peer { engine: EngineKey(1), id, host: "::1".into(), port: 5600 }),
+            reuse: None,
             attempt: 1,
         }
+    }
+
+    fn params(leg: &str) -> KvTransferParams {
+        let body = Body::parse(Bytes::copy_from_slice(leg.as_bytes()), 1 << 20).unwrap();
+        body.read(KV_TRANSFER_PARAMS).unwrap().unwrap()
     }
 
     fn ask(body: &str) -> Ask {
@@ -146,12 +170,32 @@ mod tests {
         assert!(prefill.starts_with(r#"{ "prompt" : "é", "max_tokens":1,"odd":1e2 "#), "{prefill}");
         let decode = text(decode).await;
         assert!(decode.starts_with(r#"{ "prompt" : "é", "max_tokens":7.0,"odd":1e2 "#), "{decode}");
-        let body = Body::parse(decode.into(), 1 << 20).unwrap();
-        let params: KvTransferParams = body.read(KV_TRANSFER_PARAMS).unwrap().unwrap();
+        let params = params(&decode);
         assert!(params.do_remote_prefill && !params.do_remote_decode);
         assert_eq!(params.transfer_id, Some(TransferId(9)));
         assert_eq!(params.remote_engine_id.as_deref(), Some("p@0000000000000007"));
         assert_eq!((params.remote_host.as_deref(), params.remote_port), (Some("::1"), Some(5600)));
+    }
+
+    #[tokio::test]
+    async fn prefill_is_told_what_it_may_read_and_decode_is_not() {
+        let start = |kind| {
+            let start = start(kind, TransferMode::Push);
+            let holder = start.peer.clone().unwrap();
+            let (transfer, ttl) = (TransferId(5), Duration::from_millis(1999));
+            LegStart { reuse: Some(Reuse { holder, transfer, tokens: 640, ttl }), ..start }
+        };
+        let prefill = text(ask("{}").leg(&start(LegKind::Prefill), None)).await;
+        let read = params(&prefill);
+        assert!(read.do_remote_decode && !read.do_remote_prefill);
+        assert_eq!((read.transfer_id, read.transfer_mode), (Some(TransferId(9)), Some(TransferMode::Push)));
+        let expected = concat!(
+            r#""reuse":{"do_remote_prefill":false,"do_remote_decode":true,"#,
+            r#""transfer_id":"xfer-00000000000000000000000000000005","remote_engine_id":"p@0000000000000007","#,
+            r#""remote_host":"::1","remote_port":5600,"tp_size":1,"remote_num_tokens":640,"remote_ttl_ms":1999}"#
+        );
+        assert!(prefill.contains(expected), "{prefill}");
+        assert!(!text(ask("{}").leg(&start(LegKind::Decode), None)).await.contains("reuse"));
     }
 
     #[tokio::test]

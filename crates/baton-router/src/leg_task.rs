@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use baton_openai::body::RawJson;
-use baton_routing::{LegFault, LegId, LegStart};
+use baton_routing::{LegFault, LegId, LegStart, Retained};
 use baton_types::LegKind;
 use bytes::Bytes;
 use hyper::StatusCode;
@@ -18,6 +18,7 @@ use crate::conductor::Conductor;
 use crate::engine_client::{EngineAnswer, EngineClient, ExchangeError};
 use crate::failure::Refusal;
 use crate::leg_request::Ask;
+use crate::retained;
 
 /// Pieces of a stream that wait for a slow client before its engine is kept waiting.
 const STREAM_BACKLOG: usize = 32;
@@ -33,6 +34,7 @@ pub(crate) enum Report {
     FirstByte(AnswerBytes),
     Progress,
     Blocked,
+    Retained(Retained),
     Ended { handle: Option<RawJson> },
     Failed(LegFault),
     Refused(Refusal),
@@ -68,6 +70,12 @@ impl LegTask {
         self.conductor.report(self.leg(), report);
     }
 
+    fn report_retained(&self, params: Option<&RawJson>) {
+        if let Some(retained) = params.and_then(retained::read) {
+            self.report(Report::Retained(retained));
+        }
+    }
+
     fn leg(&self) -> LegId {
         self.start.leg
     }
@@ -86,8 +94,9 @@ impl LegTask {
             self.stream(answer).await?;
         } else {
             let (text, handle) = self.whole(&mut answer).await?;
+            self.report_retained(handle.as_ref());
             self.report(Report::FirstByte(AnswerBytes::Whole(text)));
-            self.report(Report::Ended { handle });
+            self.report(Report::Ended { handle: None });
         }
         Ok(())
     }
@@ -110,6 +119,8 @@ impl LegTask {
                 return Err(Report::Failed(LegFault::Broken));
             };
             let (events, fault) = gate.push(&input);
+            // Before the client has the answer's end, and may send its next turn.
+            self.report_retained(gate.take_handle().as_ref());
             client.send(events).await;
             if let Some(fault) = fault {
                 return Err(Report::Failed(fault));

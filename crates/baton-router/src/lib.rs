@@ -6,12 +6,14 @@ mod answer_gate;
 mod client_answer;
 mod conductor;
 pub mod config;
+mod conversation;
 mod engine_client;
 mod failure;
 mod leg_request;
 mod leg_task;
 mod metrics;
 mod probe;
+mod retained;
 mod served_by;
 mod server;
 
@@ -31,12 +33,13 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use crate::conductor::{Conductor, EngineLink};
+use crate::conversation::ConversationHasher;
 use crate::engine_client::EngineClient;
 use crate::leg_task::AnswerLimits;
 use crate::probe::Prober;
 use crate::server::Front;
 
-pub use baton_routing::{Limits, PolicyKind, Strategy};
+pub use baton_routing::{ConversationLimits, Limits, PolicyKind, Strategy};
 pub use config::{ConfigError, EngineConfig, RouterConfig};
 
 /// Why a router ended without being told to.
@@ -99,12 +102,15 @@ impl BoundRouter {
             progress: Duration::from_millis(config.limits.idle_ms / 8),
         };
         let conductor = Conductor::new(RouterCore::new(config.routing(), seed), links, limits);
+        let lookups = config.limits.conversations.lookups;
+        let hasher = ConversationHasher { secret: random_bytes()?, lookups };
         let front = Arc::new(Front {
             conductor: Arc::clone(&conductor),
             max_body_bytes: config.max_body_bytes,
             body_timeout: Duration::from_millis(config.body_timeout_ms),
             expose_served_by: config.expose_served_by,
             tenant_header,
+            conversations: config.strategy.plan().reuse.then_some(hasher),
             started_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
             next_id: AtomicU64::new(0),
             id_salt: u32::from_le_bytes(random_bytes()?),

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use baton_routing::RequestEnd;
+use baton_routing::{ConversationCounts, Dropped, RequestEnd};
 use baton_types::LegKind;
 use metrics::{counter, gauge, histogram, with_local_recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
@@ -15,6 +15,12 @@ const LIVE_LEGS: &str = "baton_router_live_legs";
 const RETRIES: &str = "baton_router_retries_total";
 const TTFT: &str = "baton_router_ttft_seconds";
 const ENGINE_FIT: &str = "baton_router_engine_fit";
+const LOOKUPS: &str = "baton_router_conversation_lookups_total";
+const FOUND: &str = "baton_router_conversations_found_total";
+const STORED: &str = "baton_router_conversations_stored_total";
+const DROPPED: &str = "baton_router_conversations_dropped_total";
+const CONVERSATIONS: &str = "baton_router_conversations";
+const CONVERSATION_BYTES: &str = "baton_router_conversation_bytes";
 
 /// From 1 ms on, each 1.5 to 2 times the one before: TTFT spans four orders of magnitude.
 const TTFT_BUCKETS_S: [f64; 14] =
@@ -52,6 +58,12 @@ impl Metrics {
             metrics::describe_counter!(RETRIES, "Attempts after a request's first.");
             metrics::describe_histogram!(TTFT, "From a request's arrival to its first byte of answer.");
             metrics::describe_gauge!(ENGINE_FIT, "1 if the engine is selected without reservations.");
+            metrics::describe_counter!(LOOKUPS, "Turns for which an earlier one was looked for.");
+            metrics::describe_counter!(FOUND, "Turns whose prefill was told where KV of an earlier one is.");
+            metrics::describe_counter!(STORED, "Turns whose KV a decode engine has retained.");
+            metrics::describe_counter!(DROPPED, "Turns that are no longer remembered, by reason.");
+            metrics::describe_gauge!(CONVERSATIONS, "Turns that are remembered.");
+            metrics::describe_gauge!(CONVERSATION_BYTES, "Memory of them, by estimate.");
         });
     }
 
@@ -102,6 +114,21 @@ impl Metrics {
     pub fn engine_fit(&self, engine: &str, fit: bool) {
         let fit = f64::from(u8::from(fit));
         with_local_recorder(&self.recorder, || gauge!(ENGINE_FIT, "engine" => engine.to_owned()).set(fit));
+    }
+
+    /// The core counts; this shows.
+    pub fn conversations(&self, counts: &ConversationCounts) {
+        with_local_recorder(&self.recorder, || {
+            counter!(LOOKUPS).absolute(counts.lookups);
+            counter!(FOUND).absolute(counts.found);
+            counter!(STORED).absolute(counts.stored);
+            for why in Dropped::ALL {
+                let dropped = counts.dropped.get(&why).copied().unwrap_or(0);
+                counter!(DROPPED, "reason" => snake_case(why)).absolute(dropped);
+            }
+            gauge!(CONVERSATIONS).set(counts.entries as f64);
+            gauge!(CONVERSATION_BYTES).set(counts.bytes as f64);
+        });
     }
 
     /// The exposition text.

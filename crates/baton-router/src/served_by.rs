@@ -9,18 +9,24 @@ use baton_types::{LegKind, TransferMode};
 pub(crate) struct ServedBy {
     attempt: u32,
     mode: Option<TransferMode>,
+    reuse_tokens: Option<u32>,
     engines: BTreeMap<LegKind, String>,
 }
 
 impl ServedBy {
     pub fn leg_started(&mut self, attempt: u32, kind: LegKind, mode: Option<TransferMode>, name: String) {
         if attempt != self.attempt {
-            *self = Self { attempt, mode, engines: BTreeMap::new() };
+            *self = Self { attempt, mode, reuse_tokens: None, engines: BTreeMap::new() };
         }
         self.engines.insert(kind, name);
     }
 
-    /// `prefill=a; decode=b; strategy=push`, or `engine=a; strategy=none`.
+    /// Prefill was told where KV of so many tokens is. How many it read, its answer's `cached_tokens` include.
+    pub fn reuse_offered(&mut self, tokens: u32) {
+        self.reuse_tokens = Some(tokens);
+    }
+
+    /// `prefill=a; decode=b; strategy=push`, or `engine=a; strategy=none`; with `; reuse=640` where so many tokens were offered.
     pub fn to_text(&self) -> String {
         let mut text = String::new();
         for (kind, name) in &self.engines {
@@ -37,7 +43,12 @@ impl ServedBy {
             Some(TransferMode::EarlyPull) => "early-pull",
             Some(TransferMode::Push) => "push",
         };
-        text + "strategy=" + strategy
+        text.push_str("strategy=");
+        text.push_str(strategy);
+        if let Some(tokens) = self.reuse_tokens {
+            text.push_str(&format!("; reuse={tokens}"));
+        }
+        text
     }
 }
 
@@ -51,6 +62,8 @@ mod tests {
         let push = Some(TransferMode::Push);
         served.leg_started(1, LegKind::Prefill, push, "p0".into());
         served.leg_started(1, LegKind::Decode, push, "d0".into());
+        served.reuse_offered(640);
+        assert_eq!(served.to_text(), "prefill=p0; decode=d0; strategy=push; reuse=640");
         served.leg_started(2, LegKind::Prefill, push, "p1".into());
         served.leg_started(2, LegKind::Decode, push, "d1".into());
         assert_eq!(served.to_text(), "prefill=p1; decode=d1; strategy=push");

@@ -19,8 +19,9 @@ use hyper::{HeaderMap, StatusCode};
 
 use crate::client_answer::{AnswerBytes, StreamBody};
 use crate::conductor::{Arrival, Begin, Conductor};
+use crate::conversation::{ConversationHasher, ConversationId};
 use crate::failure::{api_error, error_response, json_response};
-use crate::leg_request::{Ask, X_REQUEST_ID, forwarded_headers};
+use crate::leg_request::{Ask, X_BATON_TENANT, X_REQUEST_ID, forwarded_headers};
 
 const SERVED_BY: HeaderName = HeaderName::from_static("x-baton-served-by");
 /// A client's id is echoed and logged, nothing else; a longer one is replaced.
@@ -34,6 +35,8 @@ pub(crate) struct Front {
     pub body_timeout: Duration,
     pub expose_served_by: bool,
     pub tenant_header: Option<HeaderName>,
+    /// None where no turn reuses anything of another.
+    pub conversations: Option<ConversationHasher>,
     /// Unix seconds of the start, the `created` of all models.
     pub started_s: u64,
     /// For answers to clients that bring no id.
@@ -115,8 +118,13 @@ impl Front {
         let (model, streaming) = (body.model()?, body.stream()?);
         let prompts = u32::try_from(body.prompt_count()).unwrap_or(u32::MAX);
         let sequences = body.n()?.saturating_mul(prompts);
+        let id = ConversationId::take(&mut body, headers)?;
         let headers = forwarded_headers(headers, self.tenant_header.as_ref());
-        Ok(Arrival { ask: Ask { endpoint, body, streaming, headers }, model, sequences })
+        let tenant = headers.get(X_BATON_TENANT);
+        let turn = self.conversations.as_ref();
+        let turn =
+            turn.and_then(|hasher| hasher.turn(endpoint, &body, model.as_deref(), tenant, id.as_ref()));
+        Ok(Arrival { ask: Ask { endpoint, body, streaming, headers }, model, sequences, turn })
     }
 
     async fn collect(&self, body: AxumBody) -> Result<Bytes, ApiError> {

@@ -25,7 +25,7 @@ pub(crate) enum Step {
         /// Often empty.
         text: String,
     },
-    End(End),
+    End(Box<End>),
 }
 
 #[derive(Debug)]
@@ -115,11 +115,11 @@ impl Exchange {
         let kv_transfer_params = handle
             .map(|handle| hand_off::answer(&handle, &serving.identity))
             .or_else(|| retained.map(|retained| reuse::answer(&retained, serving)));
-        Ok(Step::End(End {
+        Ok(Step::End(Box::new(End {
             text,
             ending: Ending { reason, stop_string, kv_transfer_params },
             usage: answer_usage(usage),
-        }))
+        })))
     }
 }
 

@@ -239,6 +239,8 @@ fn write_conversations(page: &mut Page, stats: &Stats, sizes: KvSizes) {
     ] {
         page.single(name, "counter", help, value as f64);
     }
+    let waited = c.readback_us as f64 / 1e6;
+    page.single("baton_readback_seconds_total", "counter", "Time that requests waited for them.", waited);
     page.head(
         "baton_readbacks_lost_total",
         "counter",

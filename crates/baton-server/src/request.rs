@@ -60,7 +60,7 @@ pub(crate) fn prepare(
     prompt.check_vocabulary(serving.vocab)?;
     let Prompt::Tokens(prompt) = prompt else { unreachable!("made above") };
     let mut prepared = finish(serving, prompt, generation, hand_off, tenant)?;
-    prepared.request.reuse = reuse;
+    prepared.request.reuse = reuse.map(Box::new);
     Ok(prepared)
 }
 

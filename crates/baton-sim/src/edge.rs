@@ -66,7 +66,7 @@ impl World {
             stop_tokens: asker.stop_tokens.clone(),
             sampling: client.sampling.clone(),
             hand_off,
-            reuse,
+            reuse: reuse.map(Box::new),
             retention,
         };
         for hash in &client.chain {

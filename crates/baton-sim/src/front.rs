@@ -148,13 +148,8 @@ impl World {
             return self.end_client(client, ClientState::Failed);
         }
         let request = RequestId(client as u64);
-        self.tell_router(Input::Arrive {
-            request,
-            model: Some(MODEL_NAME.into()),
-            streaming,
-            sequences: 1,
-            turn,
-        });
+        let model = Some(MODEL_NAME.into());
+        self.tell_router(Input::Arrive { request, model, streaming, sequences: 1, turn });
     }
 
     pub fn client_leaves(&mut self, client: usize) {

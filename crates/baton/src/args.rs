@@ -17,7 +17,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 pub use chat::ChatArgs;
 pub use engine::{EngineArgs, KvType, LostKv, Precision, TransportKind};
 pub use route::RouteArgs;
-pub use routing::{Policy, Strategy};
+pub use routing::{HandOff, Policy, RoutingArgs, Strategy};
 pub use serve::ServeArgs;
 pub use units::{ByteSize, Span};
 pub use up::UpArgs;

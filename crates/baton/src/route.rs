@@ -2,21 +2,45 @@
 
 use std::process::ExitCode;
 
-use anyhow::Result;
-use baton_router::{EngineConfig, Limits, PolicyKind, RouterConfig};
-use baton_types::EngineRole;
+use anyhow::{Result, ensure};
+use baton_router::{ConversationLimits, EngineConfig, Limits, PolicyKind, RouterConfig};
+use baton_types::{EngineRole, TransferMode};
 
-use crate::args::{Policy, RouteArgs, Strategy};
+use crate::args::{HandOff, Policy, RouteArgs, RoutingArgs, Strategy, value_name};
 use crate::signals;
 
 /// # Errors
-/// If the router cannot start, or its socket fails.
+/// If the settings contradict each other, the router cannot start, or its socket fails.
 pub async fn route(args: &RouteArgs) -> Result<ExitCode> {
-    baton_router::serve(config(args), signals::shutdown()?).await?;
+    baton_router::serve(config(args)?, signals::shutdown()?).await?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn config(args: &RouteArgs) -> RouterConfig {
+/// # Errors
+/// If a hand-off is chosen that the strategy does not leave open.
+pub fn strategy(routing: &RoutingArgs) -> Result<baton_router::Strategy> {
+    let strategy = match routing.strategy {
+        Strategy::None => baton_router::Strategy::None,
+        Strategy::Pull => baton_router::Strategy::Pull,
+        Strategy::EarlyPull => baton_router::Strategy::EarlyPull,
+        Strategy::Push => baton_router::Strategy::Push,
+        Strategy::Bidirectional => {
+            return Ok(baton_router::Strategy::Bidirectional(match routing.hand_off {
+                None | Some(HandOff::Push) => TransferMode::Push,
+                Some(HandOff::Pull) => TransferMode::Pull,
+                Some(HandOff::EarlyPull) => TransferMode::EarlyPull,
+            }));
+        }
+    };
+    ensure!(
+        routing.hand_off.is_none(),
+        "--hand-off goes with --strategy bidirectional only; --strategy {} says it all",
+        value_name(routing.strategy)
+    );
+    Ok(strategy)
+}
+
+fn config(args: &RouteArgs) -> Result<RouterConfig> {
     let routing = &args.routing;
     let pools = [
         (EngineRole::Prefill, &args.prefill),
@@ -26,15 +50,10 @@ fn config(args: &RouteArgs) -> RouterConfig {
     let engines = pools
         .into_iter()
         .flat_map(|(role, urls)| urls.iter().map(move |url| EngineConfig { role, url: url.clone() }));
-    RouterConfig {
+    Ok(RouterConfig {
         listen: args.listen,
         engines: engines.collect(),
-        strategy: match routing.strategy {
-            Strategy::None => baton_router::Strategy::None,
-            Strategy::Pull => baton_router::Strategy::Pull,
-            Strategy::EarlyPull => baton_router::Strategy::EarlyPull,
-            Strategy::Push => baton_router::Strategy::Push,
-        },
+        strategy: strategy(routing)?,
         policy: match routing.policy {
             Policy::RoundRobin => PolicyKind::RoundRobin,
             Policy::LeastLoaded => PolicyKind::LeastLoaded,
@@ -50,13 +69,19 @@ fn config(args: &RouteArgs) -> RouterConfig {
             answer_ms: routing.answer_timeout.ms(),
             idle_ms: routing.idle_timeout.ms(),
             probe_failures: args.probe_failures,
+            conversations: ConversationLimits {
+                entries: routing.max_conversations,
+                slack: routing.conversation_slack,
+                ..ConversationLimits::default()
+            },
             ..Limits::default()
         },
         probe_interval_ms: args.probe_interval.ms(),
         drain_ms: args.drain_timeout.ms(),
         expose_served_by: args.expose_served_by,
+        tenant_header: args.tenant_header.clone(),
         ..RouterConfig::default()
-    }
+    })
 }
 
 #[cfg(test)]
@@ -66,6 +91,10 @@ mod tests {
     use crate::settings;
 
     fn of(flags: &[&str]) -> RouterConfig {
+        try_of(flags).unwrap()
+    }
+
+    fn try_of(flags: &[&str]) -> Result<RouterConfig> {
         let argv = ["baton", "route"].into_iter().chain(flags.iter().copied()).map(Into::into);
         let Command::Route(args) = settings::parse(argv).unwrap().command else { unreachable!() };
         config(&args)
@@ -93,5 +122,23 @@ mod tests {
             ]
         );
         assert_eq!(config.strategy, baton_router::Strategy::Pull);
+        assert_eq!(of(&["--tenant-header=x-team"]).tenant_header.as_deref(), Some("x-team"));
+    }
+
+    #[test]
+    fn a_hand_off_goes_with_conversations_only() {
+        let bidirectional = |flags: &[&str]| of(&[&["--strategy=bidirectional"], flags].concat()).strategy;
+        for (flags, expected) in [
+            (&[][..], TransferMode::Push),
+            (&["--hand-off=push"], TransferMode::Push),
+            (&["--hand-off=pull"], TransferMode::Pull),
+            (&["--hand-off=early-pull"], TransferMode::EarlyPull),
+        ] {
+            assert_eq!(bidirectional(flags), baton_router::Strategy::Bidirectional(expected));
+        }
+        for strategy in ["push", "pull", "early-pull", "none"] {
+            let wrong = try_of(&["--hand-off=pull", &format!("--strategy={strategy}")]).unwrap_err();
+            assert!(wrong.to_string().contains("--strategy bidirectional only"), "{wrong}");
+        }
     }
 }

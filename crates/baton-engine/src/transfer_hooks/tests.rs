@@ -63,7 +63,7 @@ impl Script {
     }
 
     fn event(&mut self, event: Event) -> Vec<Command> {
-        self.engine.handle_event(event);
+        self.engine.handle_event(Time::ZERO, event);
         self.settle()
     }
 

@@ -244,7 +244,7 @@ impl Pair {
         let kept = job.kept.filter(|_| is_source);
         let reuse = kept.map(|(place, Retained { retention, tokens })| {
             let transfer = self.fresh();
-            Reuse { transfer, retention, peer: address(place), tokens }
+            Box::new(Reuse { transfer, retention, peer: address(place), tokens })
         });
         let retention = (!is_source).then(|| self.fresh());
         let request =

@@ -53,7 +53,7 @@ async fn crowd(strategy: Strategy) {
     (limits.first_byte_ms, limits.answer_ms, limits.prefill_ms, limits.idle_ms) = (60, 60, 60, 60);
     (limits.max_legs_per_engine, limits.retry_pause_ms, limits.backoff_max_ms) = (8, 5, 50);
     let world = World::with(settings).await;
-    let mut dice = Dice(strategy as u64 + 1);
+    let mut dice = Dice(strategy.as_str().len() as u64);
     for engine in &engines {
         for _ in 0..60 {
             engine.next(dice.behaviour());

@@ -1,6 +1,7 @@
 //! A router between stub engines and a client, over real sockets.
 
 mod answers;
+mod conversations;
 mod crowd;
 mod faults;
 mod stub;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use baton_types::{EngineId, EngineInfo, EngineLoad, EngineName, EngineRole, SideChannel};
+use baton_types::{EngineId, EngineInfo, EngineLoad, EngineName, EngineRole, SideChannel, TransferId};
 use bytes::Bytes;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
@@ -28,6 +28,11 @@ use tokio::sync::mpsc;
 pub enum Behaviour {
     /// What its request asks for.
     Good,
+    /// The same from a decode engine that retains the KV, 640 tokens under this id. A stream comes in pieces of so many bytes.
+    Retains {
+        id: u128,
+        piece: usize,
+    },
     Status(u16, &'static str),
     /// Closes the connection without a word.
     Reset,
@@ -260,7 +265,27 @@ async fn serve(
             leg.finished = true;
             respond(200, good_answer())
         }
+        Behaviour::Retains { id, piece } => {
+            let retained = retained(&inner.info.lock().unwrap().engine_id, id);
+            if seen.json()["stream"] == json!(true) {
+                let stream_text = good_stream().replace(HANDLE, &retained);
+                let pieces = stream_text.as_bytes().chunks(piece).map(Bytes::copy_from_slice).collect();
+                return Ok(stream(leg, pieces, StreamEnd::Proper));
+            }
+            leg.finished = true;
+            respond(200, good_answer().replace(HANDLE, &retained))
+        }
     }
+}
+
+/// What an engine says that it has retained.
+pub fn retained(engine: &EngineId, id: u128) -> String {
+    let (engine, id) = (engine.to_string(), TransferId(id).to_string());
+    json!({
+        "do_remote_decode": true, "do_remote_prefill": false, "transfer_id": id, "remote_engine_id": engine,
+        "remote_host": "0.0.0.0", "remote_port": 5600, "tp_size": 1, "remote_num_tokens": 640, "remote_ttl_ms": 480_000,
+    })
+    .to_string()
 }
 
 /// An answer with a handle, which both kinds of leg give.

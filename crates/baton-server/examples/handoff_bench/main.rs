@@ -3,6 +3,8 @@
 //!
 //!     cargo run --release -p baton-server --example handoff_bench
 
+#[path = "../engine/engine.rs"]
+mod engine;
 mod engines;
 mod trace;
 

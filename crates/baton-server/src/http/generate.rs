@@ -137,7 +137,7 @@ impl StreamWriter {
                 }
                 self.encoder = Some(encoder);
             }
-            Ok(Step::End(end)) => out.extend_from_slice(&self.finish(encoder, end)),
+            Ok(Step::End(end)) => out.extend_from_slice(&self.finish(encoder, *end)),
             Err(error) => out.extend_from_slice(&encoder.fail(&error)),
         }
         Some((Ok(out.freeze()), self))

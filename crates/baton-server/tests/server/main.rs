@@ -3,6 +3,7 @@
 mod alone;
 mod api;
 mod checkpoint;
+mod conversations;
 mod crowd;
 mod faults;
 mod hand_off;

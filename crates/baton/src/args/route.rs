@@ -42,6 +42,9 @@ pub struct RouteArgs {
           num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false",
           hide_default_value = true, value_parser = BoolishValueParser::new())]
     pub expose_served_by: bool,
+    /// Header of a request that names its tenant; only behind a gateway that sets it. KV is never shared between tenants
+    #[arg(long, value_name = "NAME", help_heading = "Network")]
+    pub tenant_header: Option<String>,
     /// How long running requests may go on after SIGTERM
     #[arg(long, value_name = "TIME", default_value = "10s", help_heading = "Network")]
     pub drain_timeout: Span,

@@ -11,6 +11,9 @@ pub struct RoutingArgs {
     /// Who moves the KV cache, and when
     #[arg(long, value_enum, default_value_t = Strategy::Push)]
     pub strategy: Strategy,
+    /// Who moves the KV cache with --strategy bidirectional [default: push]
+    #[arg(long, value_enum)]
+    pub hand_off: Option<HandOff>,
     /// How an engine is chosen among those of its role
     #[arg(long, value_enum, default_value_t = Policy::LeastLoaded)]
     pub policy: Policy,
@@ -42,6 +45,12 @@ pub struct RoutingArgs {
     /// Longest silence in a stream
     #[arg(long, value_name = "TIME", default_value = "1m", help_heading = "Routing limits")]
     pub idle_timeout: Span,
+    /// Most turns of conversations to remember; those that are kept longest stay
+    #[arg(long, value_name = "N", default_value_t = 65_536, help_heading = "Routing limits")]
+    pub max_conversations: usize,
+    /// How many requests more than the least busy decode engine the one that keeps a conversation may have and still get it
+    #[arg(long, value_name = "N", default_value_t = 4, help_heading = "Routing limits")]
+    pub conversation_slack: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -52,8 +61,17 @@ pub enum Strategy {
     Pull,
     /// Decode reads finished chunks while prefill computes the next
     EarlyPull,
+    /// As --hand-off says, and prefill reads back what decode has kept of the conversation
+    Bidirectional,
     /// No hand-off: one engine does both
     None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum HandOff {
+    Push,
+    Pull,
+    EarlyPull,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -65,7 +83,7 @@ pub enum Policy {
 impl RoutingArgs {
     /// The flags that say the same to `baton route`.
     pub fn to_argv(&self) -> Vec<String> {
-        vec![
+        let mut argv = vec![
             format!("--strategy={}", value_name(self.strategy)),
             format!("--policy={}", value_name(self.policy)),
             format!("--attempts={}", self.attempts),
@@ -77,6 +95,10 @@ impl RoutingArgs {
             format!("--first-byte-timeout={}", self.first_byte_timeout),
             format!("--answer-timeout={}", self.answer_timeout),
             format!("--idle-timeout={}", self.idle_timeout),
-        ]
+            format!("--max-conversations={}", self.max_conversations),
+            format!("--conversation-slack={}", self.conversation_slack),
+        ];
+        argv.extend(self.hand_off.map(|hand_off| format!("--hand-off={}", value_name(hand_off))));
+        argv
     }
 }

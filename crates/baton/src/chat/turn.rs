@@ -33,7 +33,7 @@ pub struct Figures {
     /// From the request to the last text.
     pub last_text: Option<Duration>,
     pub usage: Option<Usage>,
-    /// `prefill=prefill-0; decode=decode-0; strategy=push`.
+    /// `prefill=prefill-0; decode=decode-0; strategy=push; reuse=640`.
     pub served_by: Option<String>,
 }
 
@@ -131,21 +131,20 @@ impl Figures {
     }
 }
 
-/// `prefill=p; decode=d; strategy=push` as `push: p -> d`; anything else as it is.
+/// `prefill=p; decode=d; strategy=push; reuse=640` as `push: p -> d, 640 tokens of earlier turns offered`; anything else as it
+/// is.
 fn engines(served_by: &str) -> String {
-    let mut strategy = None;
+    let (mut strategy, mut reuse) = (String::new(), String::new());
     let mut path = Vec::new();
     for part in served_by.split(';') {
         match part.trim().split_once('=') {
-            Some(("strategy", name)) => strategy = Some(name),
+            Some(("strategy", name)) => strategy = format!("{name}: "),
+            Some(("reuse", tokens)) => reuse = format!(", {tokens} tokens of earlier turns offered"),
             Some((_, engine)) => path.push(engine),
             None => return served_by.to_owned(),
         }
     }
-    match strategy {
-        Some(strategy) => format!("{strategy}: {}", path.join(" -> ")),
-        None => path.join(" -> "),
-    }
+    format!("{strategy}{}{reuse}", path.join(" -> "))
 }
 
 #[cfg(test)]
@@ -164,6 +163,17 @@ mod tests {
             figures.line(),
             "TTFT 35.0 ms, TPOT 10.0 ms, 11 tokens, 16 of 58 prompt tokens cached, push: prefill-0 -> decode-1"
         );
+    }
+
+    #[test]
+    fn engines_and_what_they_were_told_of_earlier_turns() {
+        let split = "prefill=p; decode=d; strategy=push";
+        assert_eq!(engines(split), "push: p -> d");
+        let reused = engines(&format!("{split}; reuse=640"));
+        assert_eq!(reused, "push: p -> d, 640 tokens of earlier turns offered");
+        assert_eq!(engines("engine=b; strategy=none"), "none: b");
+        assert_eq!(engines("engine=b"), "b");
+        assert_eq!(engines("somebody"), "somebody");
     }
 
     #[test]

@@ -1,12 +1,17 @@
 //! Which processes there will be, and what each is told.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use baton_types::EngineRole;
 
 use super::ports::Ports;
 use crate::args::{CommonArgs, EngineArgs, Span, Strategy, UpArgs, value_name};
+use crate::route;
+
+/// How long decode engines keep a conversation where its KV is to be reused and nobody said for how long.
+const RETAIN_TTL: Span = Span(Duration::from_secs(480));
 
 /// A system: every engine, and the router in front of them.
 #[derive(Debug, PartialEq)]
@@ -44,6 +49,8 @@ impl Plan {
             args.routing.strategy != Strategy::None || !split,
             "--strategy none starts one engine that does both; leave --prefill and --decode out"
         );
+        // The router would say so too, but only once everything runs.
+        route::strategy(&args.routing)?;
         let port = ports.hold(SocketAddr::new(args.host, args.port), "--port")?;
         let roles = roles(args);
         let threads = args.engine.threads.unwrap_or_else(|| (cores / roles.len() as u32).max(1));
@@ -61,9 +68,10 @@ fn roles(args: &UpArgs) -> Vec<(EngineRole, u32)> {
     let numbered = |role, count| (0..count).map(move |index| (role, index));
     match args.routing.strategy {
         Strategy::None => vec![(EngineRole::Both, 0)],
-        Strategy::Push | Strategy::Pull | Strategy::EarlyPull => numbered(EngineRole::Prefill, args.prefill)
-            .chain(numbered(EngineRole::Decode, args.decode))
-            .collect(),
+        Strategy::Push | Strategy::Pull | Strategy::EarlyPull | Strategy::Bidirectional => {
+            let prefill = numbered(EngineRole::Prefill, args.prefill);
+            prefill.chain(numbered(EngineRole::Decode, args.decode)).collect()
+        }
     }
 }
 
@@ -103,7 +111,11 @@ fn engine(
 
 /// What an engine of a role is told, and its threads: by default, `threads`.
 fn engine_args(args: &UpArgs, role: EngineRole, threads: u32) -> Result<(u32, EngineArgs)> {
-    let of_all = EngineArgs { threads: Some(threads), ..args.engine.clone() };
+    let mut of_all = EngineArgs { threads: Some(threads), ..args.engine.clone() };
+    let retains = args.routing.strategy == Strategy::Bidirectional && role == EngineRole::Decode;
+    if retains && of_all.retain_ttl.0.is_zero() {
+        of_all.retain_ttl = RETAIN_TTL;
+    }
     let (flag, amendment) = match role {
         EngineRole::Prefill => ("--prefill-args", &args.prefill_args),
         EngineRole::Decode => ("--decode-args", &args.decode_args),
@@ -209,6 +221,27 @@ mod tests {
     }
 
     #[test]
+    fn decode_engines_keep_conversations_where_they_are_reused() {
+        let kept = |flags: &[&str]| {
+            let plan = plan(&[&["--model=emulated"], flags].concat(), 2);
+            [0, 1].map(|i| serve(&plan.engines[i]).engine.retain_ttl.0.as_secs())
+        };
+        assert_eq!(kept(&[]), [0, 0]);
+        let strategy = "--strategy=bidirectional";
+        assert_eq!(kept(&[strategy]), [0, 480]);
+        assert_eq!(kept(&[strategy, "--retain-ttl=60s"]), [60, 60]);
+        assert_eq!(kept(&[strategy, "--decode-args=--retain-ttl=0s"]), [0, 0]);
+        assert_eq!(kept(&[strategy, "--decode-args=--retain-ttl=1h --kv-ranks=2"]), [0, 3600]);
+    }
+
+    #[test]
+    fn a_hand_off_without_conversations_is_refused_before_anything_is_started() {
+        let (args, common) = up(&["--model=emulated", "--hand-off=pull"]);
+        let refused = Plan::new(&args, &common, 8, &mut Ports::new(args.base_port)).unwrap_err();
+        assert!(refused.to_string().contains("--strategy bidirectional only"), "{refused}");
+    }
+
+    #[test]
     fn more_engines_than_cores_have_a_thread_each() {
         assert_eq!(plan(&["--model=emulated", "--decode=4"], 2).engines[0].threads, Some(1));
         assert_eq!(plan(&["--model=emulated", "--threads=7"], 2).engines[1].threads, Some(7));
@@ -231,6 +264,10 @@ mod tests {
             "--kv-dtype=bf16",
             "--kv-convert",
             "--no-prefix-cache",
+            "--retain-ttl=9m",
+            "--retain-max=0.25",
+            "--retain-renewable",
+            "--reuse-threshold=65",
             "--max-num-seqs=3",
             "--step-tokens=99",
             "--max-waiting=98",
@@ -250,7 +287,8 @@ mod tests {
             "--peer-tls-name=engine",
         ];
         let routing = [
-            "--strategy=pull",
+            "--strategy=bidirectional",
+            "--hand-off=pull",
             "--policy=round-robin",
             "--attempts=4",
             "--max-requests=5",
@@ -261,6 +299,8 @@ mod tests {
             "--first-byte-timeout=10s",
             "--answer-timeout=11s",
             "--idle-timeout=12s",
+            "--max-conversations=13",
+            "--conversation-slack=14",
         ];
         let flags = [&engine[..], &routing[..]].concat();
         let (args, _) = up(&flags);

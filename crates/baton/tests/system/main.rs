@@ -1,6 +1,7 @@
 //! The binary as its users meet it: whole systems of real processes, with the emulated model.
 
 mod chat;
+mod conversations;
 mod different_sides;
 mod kills;
 mod program;
