@@ -35,6 +35,8 @@ pub struct Tally {
     pub readbacks: u64,
     pub readbacks_done: u64,
     pub declined: u64,
+    pub readbacks_expired: u64,
+    pub readbacks_failed: u64,
     pub readback_tokens: u64,
     faults: [u64; Fault::ALL.len()],
 }
@@ -61,6 +63,8 @@ impl Tally {
         self.readbacks += engine.readbacks;
         self.readbacks_done += engine.readbacks_done;
         self.declined += engine.readbacks_declined;
+        self.readbacks_expired += engine.readbacks_expired;
+        self.readbacks_failed += engine.readbacks_failed;
         self.readback_tokens += engine.readback_tokens;
     }
 
@@ -97,6 +101,8 @@ impl Tally {
             (&mut self.readbacks, other.readbacks),
             (&mut self.readbacks_done, other.readbacks_done),
             (&mut self.declined, other.declined),
+            (&mut self.readbacks_expired, other.readbacks_expired),
+            (&mut self.readbacks_failed, other.readbacks_failed),
             (&mut self.readback_tokens, other.readback_tokens),
         ];
         for (ours, theirs) in pairs.into_iter().chain(self.faults.iter_mut().zip(other.faults)) {
