@@ -56,6 +56,8 @@ pub enum Reference {
     Found,
     /// Somebody has put there what was retained of that request, whoever's it is.
     Of(u64),
-    /// The same, but for the id, which nobody has ever given out.
+    /// The same, and it is said to be of any length.
+    Overstated(u64),
+    /// As `Of`, but for the id, which nobody has ever given out.
     ForgedFrom(u64),
 }

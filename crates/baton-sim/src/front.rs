@@ -247,6 +247,9 @@ impl World {
         match self.clients[client].ask.reference {
             Reference::Found => found,
             Reference::Of(number) => self.retained.get(&number).cloned(),
+            Reference::Overstated(number) => {
+                self.retained.get(&number).map(|retained| RetainedAt { tokens: u32::MAX, ..retained.clone() })
+            }
             Reference::ForgedFrom(number) => self.retained.get(&number).map(|retained| {
                 let retention = TransferId(!retained.retention.0);
                 RetainedAt { retention, ..retained.clone() }

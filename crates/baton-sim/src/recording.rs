@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use baton_types::{Time, TokenId};
 use baton_workload::Prompt;
 
-/// One simulated token stands for one block of the trace, which is the least that it tells apart.
+/// One simulated token stands for so many blocks of the trace: one, the least that it tells apart, or more where that is to be faster.
 #[derive(Debug)]
 pub(crate) struct Recording {
     /// Of each client.
-    pub prompts: Vec<Prompt>,
+    prompts: Vec<Prompt>,
+    grain: usize,
     retained: Retained,
 }
 
@@ -25,16 +26,19 @@ struct Retained {
 }
 
 impl Recording {
-    pub fn new(prompts: Vec<Prompt>) -> Self {
-        Self { prompts, retained: Retained::default() }
+    pub fn new(prompts: Vec<Prompt>, grain: usize) -> Self {
+        Self { prompts, grain, retained: Retained::default() }
     }
 
-    /// Equal blocks are equal tokens. What is behind the last whole block is nobody else's.
+    /// Equal blocks are equal tokens. What is behind the last whole token is nobody else's.
     pub fn prompt(&self, client: usize) -> Vec<TokenId> {
         let prompt = &self.prompts[client];
-        let mut tokens: Vec<TokenId> = prompt.keys().map(token).collect();
-        if tokens.is_empty() || prompt.tokens as usize > tokens.len() * prompt.block_tokens as usize {
-            tokens.push(token(!prompt.tail_key));
+        let keys: Vec<u64> = prompt.keys().collect();
+        let whole = keys.chunks_exact(self.grain);
+        let mut tokens: Vec<TokenId> = whole.map(|keys| token(keys.iter().copied().fold(0, mix))).collect();
+        let covered = tokens.len() * self.grain * prompt.block_tokens as usize;
+        if tokens.is_empty() || prompt.tokens as usize > covered {
+            tokens.push(token(mix(1, prompt.tail_key)));
         }
         tokens
     }
@@ -58,10 +62,14 @@ impl Recording {
     }
 }
 
-/// All bits of a key count.
-fn token(key: u64) -> TokenId {
-    let mixed = (key ^ key >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    TokenId((mixed >> 32) as u32)
+/// All bits of all keys count.
+fn mix(state: u64, key: u64) -> u64 {
+    let mixed = (state.rotate_left(23) ^ key).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed ^ mixed >> 31
+}
+
+fn token(mixed: u64) -> TokenId {
+    TokenId((mixed >> 16) as u32)
 }
 
 #[cfg(test)]
@@ -70,7 +78,7 @@ mod tests {
 
     #[test]
     fn memory_is_weighed_by_time() {
-        let mut recording = Recording::new(Vec::new());
+        let mut recording = Recording::new(Vec::new(), 1);
         for (at, node, blocks) in [(0, 0, 10), (10, 1, 10), (20, 0, 0), (40, 1, 0)] {
             recording.note_retained(Time(at), node, blocks);
         }
@@ -80,10 +88,14 @@ mod tests {
     #[test]
     fn prompts_begin_alike_as_far_as_their_blocks_are_the_same() {
         let prompt = |tokens, keys: &[u64], tail| Prompt::from_keys(tokens, 64, keys.iter().copied(), tail);
-        let prompts = vec![prompt(200, &[1, 2, 3], 7), prompt(192, &[1, 2, 4], 7), prompt(9, &[], 7)];
-        let recording = Recording::new(prompts);
+        let prompts = vec![prompt(200, &[1, 2, 3], 7), prompt(192, &[1, 2, 4], 8), prompt(9, &[], 9)];
+        let recording = Recording::new(prompts.clone(), 1);
         let [a, b, c] = [0, 1, 2].map(|client| recording.prompt(client));
         assert_eq!((a.len(), b.len(), c.len()), (4, 3, 1));
         assert!(a[..2] == b[..2] && a[2] != b[2]);
+        let recording = Recording::new(prompts, 2);
+        let [a, b] = [0, 1].map(|client| recording.prompt(client));
+        assert_eq!((a.len(), b.len()), (2, 2));
+        assert!(a[0] == b[0] && a[1] != b[1]);
     }
 }

@@ -30,20 +30,22 @@ const TABLES: usize = 1 << 20;
 #[derive(Clone, Debug)]
 pub struct Replay {
     pub retain_ttl: Duration,
+    /// Blocks of the trace that are told apart only together: the more, the faster.
+    pub grain: u32,
     /// Sessions that go on at the same time.
     pub at_once: usize,
     pub prefill_engines: usize,
-    /// Of the one decode engine, in the trace's blocks.
+    /// Of the one decode engine, in grains.
     pub kv_blocks: u32,
     /// At most so many of them are retained.
     pub retain_blocks: usize,
     /// Of single tokens.
     pub profile: CostProfile,
-    /// To move one block between two engines.
-    pub block_us: u64,
+    /// To move one grain between two engines.
+    pub grain_us: u64,
 }
 
-/// What came of it, in the trace's blocks.
+/// What came of it, in grains.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Replayed {
     pub turns: u64,
@@ -51,16 +53,16 @@ pub struct Replayed {
     pub later_turns: u64,
     /// Of them, those that read something back.
     pub found: u64,
-    pub block_tokens: u32,
+    pub grain_tokens: u32,
     pub prompt_tokens: u64,
-    pub saved_blocks: u64,
+    pub saved: u64,
     pub retained_mean: f64,
     pub retained_most: usize,
     pub retained: u64,
     pub expired: u64,
     pub revoked: u64,
     pub declined: u64,
-    pub computed_blocks: u64,
+    pub computed: u64,
     /// In virtual time.
     pub took: Duration,
 }
@@ -70,16 +72,17 @@ pub struct Replayed {
 /// # Errors
 /// If there is nothing to replay, a conversation does not say all of its prompts, or something did not hold.
 pub fn replay(conversations: &[Recorded], how: &Replay) -> Result<Replayed, String> {
-    let (asks, prompts) = asks(conversations, how.at_once)?;
+    let (asks, prompts) = asks(conversations, how)?;
     let block_tokens = prompts.first().ok_or("there is nothing to replay")?.block_tokens;
-    if prompts.iter().any(|prompt| prompt.block_tokens != block_tokens) {
-        return Err("the blocks are of different sizes".into());
+    let grain_tokens = block_tokens * how.grain;
+    if how.grain == 0 || prompts.iter().any(|prompt| prompt.block_tokens != block_tokens) {
+        return Err("all blocks must be of one size".into());
     }
     let turns = asks.len() as u64;
     let later_turns = asks.iter().filter(|ask| ask.after.is_some()).count() as u64;
     let prompt_tokens = prompts.iter().map(|prompt| u64::from(prompt.tokens)).sum();
-    let scenario = scenario(asks, &prompts, how, f64::from(block_tokens));
-    let mut world = World::recorded(scenario, Recording::new(prompts));
+    let scenario = scenario(asks, &prompts, how, f64::from(grain_tokens));
+    let mut world = World::recorded(scenario, Recording::new(prompts, how.grain as usize));
     // AssertUnwindSafe: of a world that panicked nothing is looked at.
     catch_unwind(AssertUnwindSafe(|| world.run())).map_err(|panic: Box<dyn Any + Send>| text_of(&*panic))?;
     let (tally, recording) = (&world.tally, world.recording.as_ref().expect("made with one"));
@@ -91,24 +94,24 @@ pub fn replay(conversations: &[Recorded], how: &Replay) -> Result<Replayed, Stri
         turns,
         later_turns,
         found: tally.readbacks_done,
-        block_tokens,
+        grain_tokens,
         prompt_tokens,
-        saved_blocks: tally.readback_tokens,
+        saved: tally.readback_tokens,
         retained_mean,
         retained_most,
         retained: tally.retained,
         expired: tally.expired,
         revoked: tally.revoked,
         declined: tally.declined,
-        computed_blocks: tally.computed_tokens,
+        computed: tally.computed_tokens,
         took: Duration::from_nanos(world.now.0),
     })
 }
 
 /// All turns, each after the one before it; sessions one after the other in so many places.
-fn asks(conversations: &[Recorded], at_once: usize) -> Result<(Vec<Ask>, Vec<Prompt>), String> {
+fn asks(conversations: &[Recorded], how: &Replay) -> Result<(Vec<Ask>, Vec<Prompt>), String> {
     let mut places: BinaryHeap<Reverse<Duration>> =
-        (0..at_once.max(1)).map(|_| Reverse(Duration::from_micros(PROBED_US))).collect();
+        (0..how.at_once.max(1)).map(|_| Reverse(Duration::from_micros(PROBED_US))).collect();
     let (mut asks, mut prompts) = (Vec::new(), Vec::new());
     for session in conversations.chunk_by(|a, b| a.session == b.session) {
         let Reverse(begins) = places.pop().expect("at least one place");
@@ -124,7 +127,7 @@ fn asks(conversations: &[Recorded], at_once: usize) -> Result<(Vec<Ask>, Vec<Pro
                     return Err("a turn without its whole prompt".into());
                 };
                 let number = asks.len() as u64;
-                let blocks = turn.output_tokens.unwrap_or(1).div_ceil(prompt.block_tokens).max(1);
+                let blocks = turn.output_tokens.unwrap_or(1).div_ceil(prompt.block_tokens * how.grain).max(1);
                 asks.push(Ask {
                     number,
                     at_us: at.as_micros() as u64,
@@ -154,7 +157,7 @@ fn length(turns: &[Turn]) -> Duration {
     turns.iter().map(|turn| turn.think + TURN).sum()
 }
 
-fn scenario(asks: Vec<Ask>, prompts: &[Prompt], how: &Replay, block_tokens: f64) -> Scenario {
+fn scenario(asks: Vec<Ask>, prompts: &[Prompt], how: &Replay, grain_tokens: f64) -> Scenario {
     let lengths = asks.iter().zip(prompts).map(|(ask, prompt)| {
         let blocks: u32 = prompt.runs.iter().map(|run| run.blocks).sum();
         (blocks + ask.max_tokens) as usize
@@ -187,7 +190,7 @@ fn scenario(asks: Vec<Ask>, prompts: &[Prompt], how: &Replay, block_tokens: f64)
         engines,
         router_clock: Clock::TRUE,
         layout,
-        profile: of_blocks(&how.profile, block_tokens),
+        profile: of_grains(&how.profile, grain_tokens),
         proto: ProtoTiming {
             lease_ms: 30_000,
             heartbeat_ms: 5_000,
@@ -201,7 +204,7 @@ fn scenario(asks: Vec<Ask>, prompts: &[Prompt], how: &Replay, block_tokens: f64)
         network: Network {
             delay_us: 100..101,
             spike_us: 0..1,
-            block_us: how.block_us..how.block_us + 1,
+            block_us: how.grain_us..how.grain_us + 1,
             pieces: 1,
             join_us: 1_000_000..1_000_001,
             probe_us: 10_000_000,
@@ -245,13 +248,13 @@ fn engine(role: EngineRole, layout: &KvLayout, longest: usize, num_blocks: u32) 
     }
 }
 
-/// A simulated token is a block of so many.
-fn of_blocks(profile: &CostProfile, tokens: f64) -> CostProfile {
-    let mut of_blocks = *profile;
-    of_blocks.prefill.per_token_us *= tokens;
-    of_blocks.prefill.per_token2_ns *= tokens * tokens;
-    of_blocks.decode.base_us *= tokens;
-    of_blocks.decode.per_seq_us *= tokens;
-    of_blocks.decode.per_ctx_token_ns *= tokens * tokens;
-    of_blocks
+/// A simulated token stands for so many.
+fn of_grains(profile: &CostProfile, tokens: f64) -> CostProfile {
+    let mut of_grains = *profile;
+    of_grains.prefill.per_token_us *= tokens;
+    of_grains.prefill.per_token2_ns *= tokens * tokens;
+    of_grains.decode.base_us *= tokens;
+    of_grains.decode.per_seq_us *= tokens;
+    of_grains.decode.per_ctx_token_ns *= tokens * tokens;
+    of_grains
 }

@@ -27,6 +27,9 @@ pub(crate) struct ReplayArgs {
     /// How long the KV of a turn is retained, in seconds.
     #[arg(long, value_delimiter = ',', default_values_t = [60, 240, 480, 900, 3600])]
     ttl: Vec<u64>,
+    /// Blocks of the trace that are told apart only together: the more, the faster, and the less exact.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
+    grain: u32,
     /// Sessions that go on at the same time.
     #[arg(long, default_value_t = 64)]
     at_once: usize,
@@ -71,7 +74,7 @@ impl Row {
     }
 
     pub fn saved_tokens(&self) -> u64 {
-        self.replayed.saved_blocks * u64::from(self.replayed.block_tokens)
+        self.replayed.saved * u64::from(self.replayed.grain_tokens)
     }
 
     pub fn saved(&self) -> f64 {
@@ -86,8 +89,8 @@ impl Row {
         self.gb(self.replayed.retained_most as f64)
     }
 
-    fn gb(&self, blocks: f64) -> f64 {
-        blocks * f64::from(self.replayed.block_tokens) * self.kv_bytes_per_token as f64 / 1e9
+    fn gb(&self, grains: f64) -> f64 {
+        grains * f64::from(self.replayed.grain_tokens) * self.kv_bytes_per_token as f64 / 1e9
     }
 }
 
@@ -130,8 +133,8 @@ fn replay_all(
     conversations: &[Conversation],
     block_tokens: u32,
 ) -> Result<Vec<Row>, String> {
-    let block_bytes = u64::from(block_tokens) * args.kv_bytes_per_token;
-    let kv_blocks = (args.kv_gb * 1e9 / block_bytes as f64) as u32;
+    let grain_bytes = u64::from(block_tokens * args.grain) * args.kv_bytes_per_token;
+    let kv_blocks = (args.kv_gb * 1e9 / grain_bytes as f64) as u32;
     let runs = args.ttl.iter().flat_map(|ttl_s| [(*ttl_s, false), (*ttl_s, true)]);
     let waiting = Mutex::new(runs.clone().enumerate().collect::<Vec<_>>().into_iter());
     let done = Mutex::new(Vec::new());
@@ -147,12 +150,13 @@ fn replay_all(
                     };
                     let how = Replay {
                         retain_ttl: Duration::from_secs(ttl_s),
+                        grain: args.grain,
                         at_once: args.at_once,
                         prefill_engines: args.prefill_engines,
                         kv_blocks,
                         retain_blocks,
                         profile: args.profile,
-                        block_us: (block_bytes as f64 / LINK_BYTES_PER_S * 1e6) as u64,
+                        grain_us: (grain_bytes as f64 / LINK_BYTES_PER_S * 1e6) as u64,
                     };
                     let row = replay(conversations, &how).map(|replayed| {
                         let kv_bytes_per_token = args.kv_bytes_per_token;
@@ -170,10 +174,10 @@ fn replay_all(
 
 fn print(args: &ReplayArgs, rows: &[Row]) {
     let Some(first) = rows.first() else { return };
-    let Replayed { turns, later_turns, prompt_tokens, block_tokens, .. } = first.replayed;
+    let Replayed { turns, later_turns, prompt_tokens, grain_tokens, .. } = first.replayed;
     println!("{turns} turns, {later_turns} of them with one before; {prompt_tokens} prompt tokens;");
     println!(
-        "{} sessions at once; blocks of {block_tokens} tokens, {} bytes of KV a token; {} prefill engines, 1 decode engine;",
+        "{} sessions at once; counted in steps of {grain_tokens} tokens, {} bytes of KV a token; {} prefill engines, 1 decode engine;",
         args.at_once, args.kv_bytes_per_token, args.prefill_engines
     );
     println!(
@@ -188,7 +192,7 @@ fn print(args: &ReplayArgs, rows: &[Row]) {
     println!("|---|---|---|---|---|---|---|---|---|---|---|---|");
     for row in rows {
         let Replayed { retained_mean, retained_most, expired, revoked, declined, took, .. } = &row.replayed;
-        let tokens = |blocks: f64| blocks * f64::from(block_tokens) / 1e6;
+        let tokens = |grains: f64| grains * f64::from(grain_tokens) / 1e6;
         println!(
             "| {} s | {} | {:.1} % | {:.3} G | {:.1} % | {:.2} M tokens | {:.0} GB | {:.2} M tokens | {:.0} GB | {expired} | {revoked} | {declined} |",
             row.ttl_s,

@@ -164,7 +164,14 @@ fn next_turn(
     // Some do not wait for the answer.
     let waits = random.chance(850);
     let think_us = random.skewed(workload.think_us.clone());
+    // Now and then the router is not asked.
+    let reference = match random.below(12) {
+        0 => Reference::Of(earlier.number),
+        1 => Reference::Overstated(earlier.number),
+        _ => Reference::Found,
+    };
     Some(Ask {
+        reference,
         after: waits.then_some(After { number: earlier.number, think_us }),
         prompt,
         tenant: earlier.tenant.clone(),

