@@ -96,8 +96,9 @@ fn draw_conversations(random: &mut Random, workload: &mut Workload) {
 /// Engines retain conversations, and clients come back before their ends, or after them.
 fn retain(random: &mut Random, scenario: &mut Scenario, workload: &mut Workload) {
     if random.chance(850) {
-        let modes = [TransferMode::Push, TransferMode::Push, TransferMode::Pull, TransferMode::EarlyPull];
-        scenario.strategy = Strategy::Bidirectional(random.pick(&modes));
+        // Where no KV is handed over, none is retained.
+        let mode = scenario.strategy.plan().mode.unwrap_or(TransferMode::Push);
+        scenario.strategy = Strategy::Bidirectional(mode);
     }
     let ttl_ms = random.skewed(20..20_000);
     workload.think_us = 0..ttl_ms * random.pick(&[100, 1_000, 3_000]);

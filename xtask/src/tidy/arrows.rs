@@ -20,7 +20,10 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["baton-types", "baton-proto", "baton-engine", "baton-model", "baton-transport", "baton-openai"],
     ),
     ("baton-router", &["baton-types", "baton-routing", "baton-openai"]),
-    ("baton-sim", &["baton-types", "baton-proto", "baton-engine", "baton-routing", "baton-model", "baton-workload"]),
+    (
+        "baton-sim",
+        &["baton-types", "baton-proto", "baton-engine", "baton-routing", "baton-model", "baton-workload"],
+    ),
     ("baton-soak", &["baton-openai"]),
     ("baton", &["baton-types", "baton-server", "baton-router", "baton-model", "baton-openai"]),
     ("xtask", &[]),
