@@ -22,6 +22,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("baton-router", &["baton-types", "baton-routing", "baton-openai"]),
     ("baton-sim", &["baton-types", "baton-proto", "baton-engine", "baton-routing", "baton-model"]),
     ("baton-soak", &["baton-openai"]),
+    ("baton-report", &["baton-workload"]),
     ("baton", &["baton-types", "baton-server", "baton-router", "baton-model", "baton-openai"]),
     ("xtask", &[]),
 ];
