@@ -117,7 +117,7 @@ class Chart {
       splits: () => splits,
       values: () => splits.map(text),
       gap: 6,
-      rotate: crowded ? -40 : 0,
+      rotate: crowded ? 40 : 0,
       ...(axis === "x"
         ? { label: spec.label, labelSize: 20, labelGap: 0, size: crowded ? 26 + longest * 4.4 : 26 }
         : { size: 18 + longest * 6.6 }),
@@ -148,7 +148,6 @@ class Chart {
       hooks: { draw: [(plot) => this.marks(plot, lines)] },
     };
     this.plot = new uPlot(options, [x, y], this.element);
-    this.places = this.where(lines);
     this.overlay(lines);
   }
 
@@ -160,14 +159,18 @@ class Chart {
   }
 
   // Each line's points in pixels of the plotting area.
-  where(lines) {
+  where(plot, lines) {
     return lines.map((line) => {
       const aside = this.aside(line, lines);
-      return line.x.map((value, place) => [this.plot.valToPos(value, "x") + aside, this.plot.valToPos(Math.max(line.y[place], this.log.y ? 1e-9 : 0), "y")]);
+      return line.x.map((value, place) => [
+        plot.valToPos(value, "x") + aside,
+        plot.valToPos(this.log.y ? Math.max(line.y[place], 1e-9) : line.y[place], "y"),
+      ]);
     });
   }
 
   marks(plot, lines) {
+    this.places = this.where(plot, lines);
     const ctx = plot.ctx;
     const ratio = uPlot.pxRatio;
     const { left, top, width, height } = plot.bbox;
@@ -263,23 +266,18 @@ class Chart {
     if (!stop) return;
     this.stop = index;
     const [firstLine, firstPlace] = stop[0];
-    const { kind, x, y } = this.spec;
+    const { kind, x } = this.spec;
     const value = lines[firstLine].x[firstPlace];
-    const note = kind === "path" ? lines[firstLine].notes?.[firstPlace] : undefined;
+    const rows = stop.map(([at, place]) => this.told(lines[at], place));
+    // Said once, if it is the same for all.
+    const notes = kind === "path" ? [] : stop.map(([at, place]) => lines[at].notes?.[place] ?? "");
+    const same = notes.length > 1 && notes.every((note) => note === notes[0]);
+    if (!same) notes.forEach((note, at) => note && rows[at].details.push(note));
     const title = kind === "quantiles" ? `${number(lines[0].y[firstPlace] * 100)} % of answers within`
-      : kind === "path" ? note
+      : kind === "path" ? lines[firstLine].notes[firstPlace]
       : x.names ? x.names[value]
-      : x.unit === "per_second" ? `${number(value)} req/s` : formatted(value, x.unit === "count" ? "count" : x.unit) + (x.unit === "count" ? " clients" : "");
-    const rows = stop.map(([at, place]) => {
-      const line = lines[at];
-      const row = { series: line.s, value: formatted(kind === "quantiles" ? line.x[place] : line.y[place], kind === "quantiles" ? x.unit : y.unit), details: [] };
-      if (line.low && line.low[place] !== line.high[place]) {
-        row.details.push(`${formatted(line.low[place], y.unit)} – ${formatted(line.high[place], y.unit)}`);
-      }
-      if (kind === "path") row.details.push(`${number(line.x[place])} output tokens/s`);
-      else if (line.notes) row.details.push(line.notes[place]);
-      return row;
-    });
+      : formatted(value, x.unit);
+    const shared = same && notes[0] ? ` · ${notes[0]}` : "";
     this.dots.forEach((dot) => (dot.style.display = "none"));
     for (const [at, place] of stop) {
       const [left, top] = this.places[at][place];
@@ -290,7 +288,18 @@ class Chart {
     Object.assign(this.hair.style, { display: kind === "path" ? "none" : "block", ...along });
     const box = this.plot.over.getBoundingClientRect();
     const right = Math.max(...stop.map(([at, place]) => this.places[at][place][0]));
-    tooltip(title, rows, kind === "quantiles" ? box.left + right : box.left + left, box.top + Math.min(...stop.map(([at, place]) => this.places[at][place][1])));
+    tooltip(title + shared, rows, kind === "quantiles" ? box.left + right : box.left + left, box.top + Math.min(...stop.map(([at, place]) => this.places[at][place][1])));
+  }
+
+  // A line's row of the tooltip.
+  told(line, place) {
+    const { kind, x, y } = this.spec;
+    const sideways = kind === "quantiles";
+    const details = [];
+    const told = { series: line.s, value: formatted(sideways ? line.x[place] : line.y[place], sideways ? x.unit : y.unit), details };
+    if (line.low && line.low[place] !== line.high[place]) details.push(span(line.low[place], line.high[place], y.unit));
+    if (kind === "path") details.push(`at ${formatted(line.x[place], x.unit)}`);
+    return told;
   }
 
   quiet() {
@@ -320,7 +329,7 @@ class Chart {
 
 const tip = document.getElementById("tip");
 
-function tooltip(title, rows, left, top) {
+function tooltip(title + shared, rows, left, top) {
   const table = make("table");
   for (const row of rows) {
     const line = table.insertRow();

@@ -27,9 +27,17 @@ function formatted(value, unit) {
     case "ms": return milliseconds(value);
     case "seconds": return number(value) + " s";
     case "share": return number(value * 100) + " %";
-    case "per_second": return number(value) + "/s";
+    case "requests": return short(value) + " req/s";
+    case "tokens_per_second": return number(value) + " tokens/s";
+    case "clients": return value === 1 ? "1 client" : short(value) + " clients";
     default: return number(value);
   }
+}
+
+function span(low, high, unit) {
+  const [from, to] = [formatted(low, unit), formatted(high, unit)];
+  const word = to.slice(to.lastIndexOf(" "));
+  return (to.includes(" ") && from.endsWith(word) ? from.slice(0, -word.length) : from) + " – " + to;
 }
 
 // A tick; `most` is the largest number of the axis, so that all ticks have one unit.
@@ -37,7 +45,7 @@ function tick(value, unit, most, log) {
   if (unit === "share") return short(value * 100) + " %";
   if (unit === "seconds") return short(value) + " s";
   if (unit !== "ms") return short(value);
-  return (log ? value : most) >= 2000 ? short(value / 1000) + " s" : short(value) + " ms";
+  return (log ? value >= 1000 : most >= 2000) ? short(value / 1000) + " s" : short(value) + " ms";
 }
 
 // Round numbers from low to high, about so many.

@@ -86,7 +86,7 @@ function sortBy(table, head) {
   head.setAttribute("aria-sort", down ? "descending" : "ascending");
   const key = (row) => {
     const cell = row.cells[place];
-    const value = parseFloat(cell.dataset.v);
+    const value = parseFloat(cell.dataset.v ?? textOf(cell));
     return head.classList.contains("n") ? (Number.isNaN(value) ? Infinity : value) : textOf(cell);
   };
   const keyed = [...table.tBodies[0].rows].map((row) => [key(row), row]);

@@ -3,7 +3,7 @@
 const PHASES = {
   client: "due, not yet sent (client)",
   server: "sent, no token yet",
-  tokens: "tokens; each line is one",
+  tokens: "answer; lines are tokens, at most 64 of them",
 };
 
 class Lanes {

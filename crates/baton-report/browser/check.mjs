@@ -96,6 +96,7 @@ async function use(page, fault, name) {
     const box = await plot.boundingBox();
     await page.mouse.move(box.x + box.width / 2, box.y + box.height / 2);
     if (!(await shown())) fault("no tooltip over a chart");
+    if (!(await page.evaluate(dotsInPlace, chart))) fault("points are not marked where they are");
     await page.screenshot({ path: join(shots, `${name}-tooltip.png`) });
     await page.mouse.move(1, 1);
     if (await shown()) fault("the tooltip stays");
@@ -149,6 +150,19 @@ async function use(page, fault, name) {
   await page.pdf({ path: join(shots, `${name}.pdf`), printBackground: true, format: "A4" });
 }
 
+
+// Whether what is marked lies in the chart, and the tooltip beside it; runs in the page.
+function dotsInPlace(chart) {
+  const area = document.querySelector(`${chart} .u-over`).getBoundingClientRect();
+  const dots = [...document.querySelectorAll(`${chart} .dot`)].filter((dot) => dot.style.display === "block");
+  const inside = dots.every((dot) => {
+    const box = dot.getBoundingClientRect();
+    const [x, y] = [box.left + box.width / 2, box.top + box.height / 2];
+    return x > area.left && x < area.right + 2 && y > area.top - 2 && y < area.bottom + 2;
+  });
+  const tip = document.getElementById("tip").getBoundingClientRect();
+  return dots.length > 0 && inside && tip.bottom > area.top - 60 && tip.top < area.bottom + 60;
+}
 
 // Presses every CSV button and catches what would be saved; runs in the page.
 async function saved() {

@@ -46,8 +46,10 @@ pub struct Axis {
 pub enum Unit {
     Ms,
     Seconds,
-    PerSecond,
-    Tokens,
+    /// Per second.
+    Requests,
+    TokensPerSecond,
+    Clients,
     Count,
     Share,
 }

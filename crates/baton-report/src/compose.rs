@@ -83,7 +83,7 @@ fn facts(study: &Study) -> Vec<(String, String)> {
     let scheduled: u64 =
         study.measurements.iter().map(|measured| measured.sum_of(|point| point.counts.scheduled)).sum();
     push("Requests", vec![figures::count(scheduled)]);
-    push("Measured", conditions().map(|conditions| conditions.started_at.clone()).collect());
+    push("Measured", conditions().map(|conditions| moment(&conditions.started_at)).collect());
     facts
 }
 
@@ -97,4 +97,14 @@ fn machine(host: &baton_workload::result::Host) -> String {
     }
     parts.extend(host.gpus.iter().cloned());
     parts.join(", ")
+}
+
+/// An RFC 3339 moment to the minute, or whatever else is there.
+fn moment(text: &str) -> String {
+    match (text.split_once('T'), text.ends_with('Z')) {
+        (Some((day, time)), true) if time.len() >= 6 => {
+            format!("{day} {} UTC", time.get(..5).unwrap_or(time))
+        }
+        _ => text.to_owned(),
+    }
 }

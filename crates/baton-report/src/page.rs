@@ -26,6 +26,18 @@ const SCRIPTS: &[&str] = &[
 /// More options than these are a list to choose from.
 const MOST_BUTTONS: usize = 8;
 
+/// Longer options are one.
+const MOST_BUTTON_CHARS: usize = 90;
+
+/// So few columns leave room for intervals beside their figures.
+const ROOMY: usize = 8;
+
+/// More rows scroll in their table.
+const LONG: usize = 40;
+
+/// Characters of a text that is not broken into lines.
+const SHORT: usize = 26;
+
 /// Colours and dashes repeat after so many series.
 pub const STYLES: usize = 8;
 
@@ -90,6 +102,7 @@ fn head(out: &mut String, report: &Report, scripts: &[&str]) {
 }
 
 fn header(out: &mut String, report: &Report) {
+    swatches(out);
     out.push_str("<a class=\"skip\" href=\"#main\">To the results</a>\n<header>\n");
     out.push_str(
         "<p class=\"eyebrow\">Baton report</p>\n<button type=\"button\" id=\"theme\" hidden></button>\n",
@@ -125,22 +138,30 @@ fn header(out: &mut String, report: &Report) {
     out.push_str("</div>\n");
 }
 
-/// A piece of a series' line with its marker; the shapes are those of charts.js.
-fn swatch(series: usize) -> String {
+/// Pieces of the series' lines with their markers, to be used wherever a series is named; the shapes are those of charts.js.
+fn swatches(out: &mut String) {
     const DASHES: [&str; STYLES] = ["", "7 3", "2 2.5", "9 3 2 3", "", "5 2", "2 2", "8 2 2 2"];
     const MARKERS: [&str; 4] = [
-        "<circle cx=\"14\" cy=\"6\" r=\"3.6\"/>",
-        "<path d=\"M10.6 2.6h6.8v6.8h-6.8z\"/>",
-        "<path d=\"M14 1.4 18.4 9.6H9.6z\"/>",
-        "<path d=\"M14 1.2 18.8 6 14 10.8 9.2 6z\"/>",
+        "M17.6 6a3.6 3.6 0 1 1-7.2 0 3.6 3.6 0 1 1 7.2 0z",
+        "M10.6 2.6h6.8v6.8h-6.8z",
+        "M14 1.4 18.4 9.6H9.6z",
+        "M14 1.2 18.8 6 14 10.8 9.2 6z",
     ];
+    out.push_str("<svg class=\"swatches\" width=\"0\" height=\"0\" aria-hidden=\"true\">");
+    for (style, dash) in DASHES.iter().enumerate() {
+        let _ = write!(
+            out,
+            "<symbol id=\"w{style}\" viewBox=\"0 0 28 12\"><path class=\"swatch-line\" d=\"M0 6h28\" stroke-dasharray=\"{dash}\"/>\
+             <path class=\"swatch-marker\" d=\"{}\"/></symbol>",
+            MARKERS[style % MARKERS.len()]
+        );
+    }
+    out.push_str("</svg>\n");
+}
+
+fn swatch(series: usize) -> String {
     let style = series % STYLES;
-    format!(
-        "<svg class=\"swatch s{style}\" viewBox=\"0 0 28 12\" aria-hidden=\"true\"><path class=\"line\" d=\"M0 6h28\" \
-         stroke-dasharray=\"{}\"/>{}</svg>",
-        DASHES[style],
-        MARKERS[series % MARKERS.len()]
-    )
+    format!("<svg class=\"swatch s{style}\" aria-hidden=\"true\"><use href=\"#w{style}\"/></svg>")
 }
 
 fn warnings(out: &mut String, warnings: &[Warning]) {
@@ -210,7 +231,8 @@ fn choices(out: &mut String, section: &Section) {
     for (index, choice) in section.choices.iter().enumerate() {
         let name = format!("{}-{index}", section.id);
         let label = Escaped(&choice.label);
-        if choice.options.len() > MOST_BUTTONS {
+        let chars: usize = choice.options.iter().map(|option| option.chars().count()).sum();
+        if choice.options.len() > MOST_BUTTONS || chars > MOST_BUTTON_CHARS {
             let _ = write!(out, "<fieldset><label for=\"{name}\">{label}</label><select id=\"{name}\">");
             for (value, option) in choice.options.iter().enumerate() {
                 let selected = if value == choice.chosen { " selected" } else { "" };
@@ -253,8 +275,10 @@ fn table(out: &mut String, table: &Table) {
     }
     let _ = write!(
         out,
-        "<div class=\"table\"><div class=\"scroll\" role=\"region\" tabindex=\"0\" aria-labelledby=\"{id}-caption\">\
-         <table data-table=\"{id}\"><caption id=\"{id}-caption\">{caption}</caption><thead><tr>"
+        "<div class=\"table{}{}\"><div class=\"scroll\" role=\"region\" tabindex=\"0\" aria-labelledby=\"{id}-caption\">\
+         <table data-table=\"{id}\"><caption id=\"{id}-caption\"><span>{caption}</span></caption><thead><tr>",
+        if table.columns.len() <= ROOMY { " roomy" } else { "" },
+        if table.rows.len() > LONG { " long" } else { "" }
     );
     for column in &table.columns {
         let class = if column.numeric { " class=\"n\"" } else { "" };
@@ -267,8 +291,12 @@ fn table(out: &mut String, table: &Table) {
         );
     }
     out.push_str("</tr></thead><tbody>\n");
+    let mut before = None;
     for part in &table.rows {
-        row(out, table, part);
+        // Rows of the next load stand apart from those of the one before.
+        let load = part.series.and(part.cells.get(1)).map(|cell| &cell.text);
+        row(out, table, part, before.is_some_and(|before| Some(before) != load));
+        before = load;
     }
     out.push_str("</tbody></table></div></div>\n");
     if table.folded {
@@ -276,10 +304,11 @@ fn table(out: &mut String, table: &Table) {
     }
 }
 
-fn row(out: &mut String, table: &Table, row: &Row) {
+fn row(out: &mut String, table: &Table, row: &Row, apart: bool) {
+    let apart = if apart { " apart" } else { "" };
     match row.series {
         Some(series) => {
-            let _ = write!(out, "<tr data-series=\"{series}\">");
+            let _ = write!(out, "<tr class=\"s{}{apart}\">", series % STYLES);
         }
         None => out.push_str("<tr>"),
     }
@@ -298,8 +327,13 @@ fn table_cell(out: &mut String, cell: &Cell, numeric: bool, head: bool, swatch: 
         Some(Mark::Better) => " better",
         Some(Mark::Worse) => " worse",
     };
-    let number = if numeric { "n" } else { "" };
-    let class = format!("{number}{mark}");
+    // Short texts stay on one line; long ones would make the table too wide.
+    let kind = match cell.text.chars().count() {
+        _ if numeric => "n",
+        0..=SHORT => "short",
+        _ => "",
+    };
+    let class = format!("{kind}{mark}");
     let class = if class.is_empty() { class } else { format!(" class=\"{}\"", class.trim_start()) };
     let value =
         cell.value.as_ref().map(|value| format!(" data-v=\"{}\"", Escaped(value))).unwrap_or_default();
@@ -320,7 +354,7 @@ fn interval(bar: Bar) -> String {
     let (low, middle, high, even) = (at(bar.low), at(bar.middle), at(bar.high), at(bar.even));
     format!(
         "<svg class=\"interval\" viewBox=\"0 0 100 12\" preserveAspectRatio=\"none\" aria-hidden=\"true\">\
-         <path class=\"even\" d=\"M{even} 0V12\"/><path class=\"range\" d=\"M{low} 6H{high}\"/>\
+         <path class=\"scale-line\" d=\"M0 6H100\"/><path class=\"even\" d=\"M{even} 0V12\"/><path class=\"range\" d=\"M{low} 6H{high}\"/>\
          <path class=\"middle\" d=\"M{middle} 1.5V10.5\"/></svg>"
     )
 }

@@ -100,7 +100,9 @@ impl Cell {
 
     /// A number as people read it, and with all its digits for CSV.
     pub fn number(text: impl Into<String>, value: f64) -> Self {
-        Self { text: text.into(), value: Some(plain(value)), ..Self::default() }
+        let (text, value) = (text.into(), plain(value));
+        let value = (text != value).then_some(value);
+        Self { text, value, ..Self::default() }
     }
 
     /// An estimate, with its interval below.

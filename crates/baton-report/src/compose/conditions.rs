@@ -107,7 +107,7 @@ pub fn all(study: &Study) -> Option<Section> {
     if rows.is_empty() {
         return None;
     }
-    let mut section = Section::new("conditions", "All conditions", "");
+    let mut section = Section::new("conditions", "Conditions", "");
     section.tables.push(table(
         study,
         "conditions-table",

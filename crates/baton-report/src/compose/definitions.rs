@@ -33,7 +33,7 @@ pub fn section() -> Section {
         cells: vec![Cell::text(*word), Cell::text(*meaning)],
         series: None,
     };
-    let mut section = Section::new("words", "What the words mean", "");
+    let mut section = Section::new("words", "Definitions", "");
     section.tables.push(Table {
         id: "words-table".to_owned(),
         caption: "Figures and how they are counted".to_owned(),

@@ -40,7 +40,7 @@ pub fn section(study: &Study) -> Option<Section> {
         if views.iter().all(Vec::is_empty) {
             continue;
         }
-        let mut x = Axis::new(of_what.label(), Unit::Tokens);
+        let mut x = Axis::new(of_what.label(), Unit::Count);
         x.names = groups.names();
         let title = format!("{} by {}", metric.name(), of_what.label().to_lowercase());
         let id = format!("lengths-{}", metric.key());
@@ -50,6 +50,9 @@ pub fn section(study: &Study) -> Option<Section> {
     section.choices = vec![load_choice(study, &options), levels::statistics()];
     (!section.charts.is_empty()).then_some(section)
 }
+
+/// A group has more than one in so many of all answers, and enough for most of its percentiles.
+const FEW: usize = 50;
 
 #[derive(Clone, Copy, Debug)]
 enum Length {
@@ -103,7 +106,21 @@ impl Groups {
         edges.insert(0, shortest);
         edges.push(longest.saturating_add(1));
         edges.dedup();
-        Self { of_what, edges }
+        // A group of a few belongs to its neighbour.
+        let below = |edge: u32| lengths().filter(|length| *length < edge).count();
+        let all = lengths().count();
+        let least = (all / FEW).max(enough(Statistic::P90) * study.measurements.len());
+        let mut kept = vec![edges[0]];
+        let mut at = 0;
+        for edge in &edges[1..edges.len() - 1] {
+            let here = below(*edge);
+            if here - at > least && all - here > least {
+                kept.push(*edge);
+                at = here;
+            }
+        }
+        kept.extend(edges.last());
+        Self { of_what, edges: kept }
     }
 
     fn names(&self) -> Vec<String> {

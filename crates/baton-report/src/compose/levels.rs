@@ -39,7 +39,22 @@ fn section(study: &Study, axis: LoadAxis) -> Option<Section> {
     for metric in Metric::ALL {
         section.charts.extend(latency_chart(study, axis, metric, id));
     }
-    section.charts.extend(goodput_chart(study, axis, id));
+    section.charts.extend(level_chart(
+        study,
+        axis,
+        format!("{id}-throughput"),
+        "Output tokens per second, all answers together",
+        Unit::TokensPerSecond,
+        |point| Some(point.throughput.output_tokens),
+    ));
+    section.charts.extend(level_chart(
+        study,
+        axis,
+        format!("{id}-goodput"),
+        "Requests within the service level, of all that were to be sent",
+        Unit::Share,
+        |point| point.goodput.map(|goodput| goodput.share),
+    ));
     Some(section)
 }
 
@@ -56,14 +71,12 @@ pub fn curve(study: &Study) -> Option<Section> {
         if !views.iter().flatten().any(|line| line.x.len() > 1) {
             continue;
         }
-        let summary =
-            format!("{} over the output tokens per second of all answers together.", metric.long_name());
         section.charts.push(chart(
             format!("curve-{}", metric.key()),
-            metric.name(),
-            summary,
+            metric.long_name(),
+            String::new(),
             Kind::Path,
-            Axis::new("Output tokens per second", Unit::PerSecond),
+            Axis::new("Output tokens per second", Unit::TokensPerSecond),
             views,
         ));
     }
@@ -101,24 +114,31 @@ fn latency_chart(study: &Study, axis: LoadAxis, metric: Metric, section: &str) -
     Some(chart(id, metric.long_name(), summary.to_owned(), Kind::Points, level_axis(study, axis), views))
 }
 
-fn goodput_chart(study: &Study, axis: LoadAxis, section: &str) -> Option<Chart> {
-    let share = |point: &Point| point.goodput.map(|goodput| goodput.share);
-    let lines = lines(study, axis, |measured| measured.mean_of(share), Metric::Ttft);
+/// Of which there is one view, whatever the statistic.
+fn level_chart(
+    study: &Study,
+    axis: LoadAxis,
+    id: String,
+    title: &str,
+    unit: Unit,
+    figure: impl Fn(&Point) -> Option<Estimate>,
+) -> Option<Chart> {
+    let lines = lines(study, axis, |measured| measured.mean_of(&figure), Metric::Ttft);
     (!lines.is_empty()).then(|| Chart {
-        id: format!("{section}-goodput"),
-        title: "Requests within the service level".to_owned(),
-        summary: "Share of all requests that were to be sent; those that failed are not good.".to_owned(),
+        id,
+        title: title.to_owned(),
+        summary: String::new(),
         kind: Kind::Points,
         x: level_axis(study, axis),
-        y: Axis::new("Share of requests", Unit::Share),
+        y: Axis::new(title, unit),
         views: vec![lines],
     })
 }
 
 fn level_axis(study: &Study, axis: LoadAxis) -> Axis {
     let unit = match axis {
-        LoadAxis::Rate => Unit::PerSecond,
-        LoadAxis::Clients => Unit::Count,
+        LoadAxis::Rate => Unit::Requests,
+        LoadAxis::Clients => Unit::Clients,
     };
     let levels = study.loads.iter().filter(|load| load.axis == axis).map(|load| &load.level);
     Axis::new(axis.label(), unit).log_if_wide(levels)
@@ -135,7 +155,7 @@ fn lines(
         for measured in study.along(series, axis) {
             let Some(estimate) = figure(measured) else { continue };
             push(&mut line, study.loads[measured.load].level, estimate);
-            line.notes.push(note(study, measured, metric));
+            line.notes.push(note(measured, metric));
         }
         line
     };
@@ -152,7 +172,7 @@ fn curve_lines(study: &Study, metric: Metric, statistic: Statistic) -> Vec<Line>
             let output = measured.mean_of(|point| Some(point.throughput.output_tokens));
             if let (Some(output), Some(latency)) = (output, measured.figure(metric, statistic)) {
                 push(&mut line, rounded(output.value), latency);
-                line.notes.push(note(study, measured, metric));
+                line.notes.push(study.loads[measured.load].label.clone());
             }
         }
         if !line.x.is_empty() {
@@ -170,8 +190,8 @@ fn push(line: &mut Line, x: f64, estimate: Estimate) {
     line.high.push(rounded(estimate.high.unwrap_or(estimate.value)));
 }
 
-fn note(study: &Study, measured: &Measurement, metric: Metric) -> String {
-    format!("{}, {} answers", study.loads[measured.load].label, figures::count(measured.samples(metric)))
+fn note(measured: &Measurement, metric: Metric) -> String {
+    format!("{} answers", figures::count(measured.samples(metric)))
 }
 
 /// At one load there is nothing to go along but the distribution itself.
@@ -187,7 +207,7 @@ fn one_level(study: &Study, axis: LoadAxis, id: &str) -> Section {
                 for (place, statistic) in Statistic::ALL.into_iter().enumerate() {
                     if let Some(estimate) = measured.figure(metric, statistic) {
                         push(&mut line, place as f64, estimate);
-                        line.notes.push(note(study, measured, metric));
+                        line.notes.push(note(measured, metric));
                     }
                 }
             }

@@ -40,7 +40,6 @@ fn table(study: &Study, input: &Input, number: usize) -> Table {
     }
     let columns = vec![
         Column::text("System", "candidate"),
-        Column::text("To", "baseline"),
         Column::text("Load", "load"),
         Column::text("Figure", "figure"),
         Column::estimate("Ratio of means", "mean_ratio"),
@@ -52,6 +51,7 @@ fn table(study: &Study, input: &Input, number: usize) -> Table {
         Column::number("Pairs", "pairs"),
         Column::number("Unpaired", "unpaired"),
         Column::number("Rounds", "rounds"),
+        Column::text("Divided by", "baseline"),
     ];
     let mut rows = Vec::new();
     for comparison in comparisons {
@@ -74,7 +74,6 @@ fn row(study: &Study, input: &Input, comparison: &Comparison, ratio: &Ratio, spa
     let load = study.loads.iter().find(|known| known.is(&comparison.load));
     let cells = vec![
         Cell::text(&comparison.candidate),
-        Cell::text(&comparison.baseline),
         Cell::text(
             load.map_or_else(|| LoadName::new(&comparison.load, None).label, |load| load.label.clone()),
         ),
@@ -88,6 +87,7 @@ fn row(study: &Study, input: &Input, comparison: &Comparison, ratio: &Ratio, spa
         count(comparison.pairs),
         count(comparison.unpaired),
         count(comparison.rounds.into()),
+        Cell::text(&comparison.baseline),
     ];
     Row { cells, series: study.series_of(input, &comparison.candidate) }
 }

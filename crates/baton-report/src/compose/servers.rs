@@ -52,7 +52,7 @@ pub fn section(study: &Study) -> Option<Section> {
     }
     let mut section = Section::new(
         "servers",
-        "KV memory and transfers",
+        "KV and transfers",
         "What the servers' own metrics said while they were measured.",
     );
     section.tables.push(counted(study, &scraped));
@@ -128,7 +128,7 @@ fn gauge_chart(study: &Study, scraped: &[&Measurement], section: &mut Section) {
     }
     let loads: Vec<usize> =
         scraped.iter().map(|measured| measured.load).collect::<BTreeSet<_>>().into_iter().collect();
-    let mut views = Vec::new();
+    let mut views: Vec<Vec<Line>> = Vec::new();
     for load in &loads {
         for (target, gauge) in &options {
             let at_load = scraped.iter().filter(|measured| measured.load == *load);
@@ -139,7 +139,11 @@ fn gauge_chart(study: &Study, scraped: &[&Measurement], section: &mut Section) {
     section.choices.push(Choice {
         label: "Metric".to_owned(),
         options: options.iter().map(|(target, gauge)| format!("{target}: {gauge}")).collect(),
-        chosen: options.iter().position(|(_, gauge)| base(gauge) == KV_USAGE).unwrap_or(0),
+        // The one that most systems have.
+        chosen: (0..options.len())
+            .rev()
+            .max_by_key(|option| lines_of(&views, options.len(), *option))
+            .unwrap_or(0),
     });
     section.charts.push(Chart {
         id: "servers-gauges".to_owned(),
@@ -150,6 +154,10 @@ fn gauge_chart(study: &Study, scraped: &[&Measurement], section: &mut Section) {
         y: Axis::new("Value", Unit::Count),
         views,
     });
+}
+
+fn lines_of(views: &[Vec<Line>], options: usize, option: usize) -> usize {
+    views.iter().skip(option).step_by(options).map(Vec::len).sum()
 }
 
 /// Targets with gauges that were not the same all the time; KV memory first.

@@ -80,52 +80,96 @@ fn of_reading(input: &Input) -> Vec<Warning> {
 
 /// One for each kind: its texts with the points that they are about.
 fn of_results(study: &Study) -> Vec<Warning> {
-    let mut by_kind: BTreeMap<WarningKind, Vec<(String, String)>> = BTreeMap::new();
+    let mut by_kind: BTreeMap<WarningKind, BTreeMap<String, Vec<Place>>> = BTreeMap::new();
     for input in study.inputs {
         for warning in &input.result.warnings {
-            let place = place(study, input, warning.point);
-            by_kind.entry(warning.kind).or_default().push((place, warning.text.clone()));
+            let place = Place::new(study, input, warning.point);
+            by_kind.entry(warning.kind).or_default().entry(warning.text.clone()).or_default().push(place);
         }
     }
-    by_kind.into_iter().map(|(kind, said)| told(kind, said)).collect()
+    by_kind.into_iter().map(|(kind, texts)| told(study, kind, texts)).collect()
 }
 
-/// More texts than these are not read.
-const MOST_TEXTS: usize = 6;
+/// What a warning is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    /// A run, with its name if there are several.
+    Run(Option<String>),
+    Point {
+        series: usize,
+        load: usize,
+    },
+}
 
-fn told(kind: WarningKind, said: Vec<(String, String)>) -> Warning {
-    let level = level(kind);
-    let title = title(kind).to_owned();
-    let (first_place, first_text) = said[0].clone();
-    if said.iter().all(|(_, text)| *text == first_text) {
-        let places = said.into_iter().map(|(place, _)| place).filter(|place| !place.is_empty()).collect();
-        return Warning { level, title, text: first_text, places };
+impl Place {
+    fn new(study: &Study, input: &Input, point: Option<u32>) -> Self {
+        let run = || Self::Run((study.inputs.len() > 1).then(|| input.name.clone()));
+        let Some(point) = point.and_then(|index| input.result.points.get(index as usize)) else {
+            return run();
+        };
+        let load = study.loads.iter().position(|load| load.is(&point.load));
+        match (study.series_of(input, &point.system), load) {
+            (Some(series), Some(load)) => Self::Point { series, load },
+            _ => run(),
+        }
     }
-    let line = |(place, text): &(String, String)| match place.as_str() {
-        "" => text.clone(),
-        place => format!("{place}: {text}"),
+}
+
+/// One text as it stands; several with the places of each.
+fn told(study: &Study, kind: WarningKind, texts: BTreeMap<String, Vec<Place>>) -> Warning {
+    let mut warning = Warning {
+        level: level(kind),
+        title: title(kind).to_owned(),
+        text: String::new(),
+        places: Vec::new(),
     };
-    let more = said.len().saturating_sub(MOST_TEXTS);
-    let mut places: Vec<String> = said.iter().take(MOST_TEXTS).map(line).collect();
+    let several = texts.len() > 1;
+    for (text, places) in texts {
+        let places = named(study, &places);
+        match (several, places.is_empty()) {
+            (false, _) => {
+                warning.text = text;
+                warning.places = places;
+            }
+            (true, true) => warning.places.push(text),
+            (true, false) => warning.places.push(format!("{text} ({})", places.join("; "))),
+        }
+    }
+    let more = warning.places.len().saturating_sub(MOST_PLACES);
     if more > 0 {
-        places.push(format!("and {more} more"));
+        warning.places.truncate(MOST_PLACES);
+        warning.places.push(format!("and {more} more"));
     }
-    let text = if first_place.is_empty() { String::new() } else { format!("At {} loads.", said.len()) };
-    Warning { level, title, text, places }
+    warning
 }
 
-fn place(study: &Study, input: &Input, point: Option<u32>) -> String {
-    let Some(point) = point.and_then(|index| input.result.points.get(index as usize)) else {
-        return if study.inputs.len() > 1 { input.name.clone() } else { String::new() };
-    };
-    let series = study.series_of(input, &point.system).map(|index| study.series[index].name.as_str());
-    let load = study.loads.iter().find(|load| load.is(&point.load)).map(|load| load.label.as_str());
-    let mut place = format!("{}, {}", series.unwrap_or(&point.system), load.unwrap_or_default());
-    let rounds = input.result.points.iter().any(|other| other.round != point.round);
-    if rounds {
-        place = format!("{place}, round {}", point.round + 1);
+/// More than these are not read.
+const MOST_PLACES: usize = 12;
+
+/// Each series with its loads, whichever rounds.
+fn named(study: &Study, places: &[Place]) -> Vec<String> {
+    let mut named: Vec<String> = Vec::new();
+    for place in places {
+        if let Place::Run(Some(run)) = place
+            && !named.contains(run)
+        {
+            named.push(run.clone());
+        }
     }
-    place
+    for (series, described) in study.series.iter().enumerate() {
+        let at = |load: usize| places.contains(&Place::Point { series, load });
+        let measured: Vec<usize> = (0..study.loads.len())
+            .filter(|load| study.at_load(*load).any(|measured| measured.series == series))
+            .collect();
+        let loads: Vec<&str> =
+            measured.iter().filter(|load| at(**load)).map(|load| study.loads[*load].label.as_str()).collect();
+        match loads.len() {
+            0 => {}
+            all if all == measured.len() && all > 1 => named.push(format!("{}: every load", described.name)),
+            _ => named.push(format!("{}: {}", described.name, loads.join(", "))),
+        }
+    }
+    named
 }
 
 fn title(kind: WarningKind) -> &'static str {
