@@ -153,7 +153,7 @@ class Chart {
 
   // How far a series' marks are moved sideways, so that intervals at the same place do not cover each other.
   aside(line, lines) {
-    if (this.spec.kind !== "points" || lines.length < 2) return 0;
+    if (!["points", "marks"].includes(this.spec.kind) || lines.length < 2) return 0;
     const room = this.spec.x.names ? 9 : 4;
     return (lines.indexOf(line) - (lines.length - 1) / 2) * Math.min(room, 40 / lines.length);
   }
@@ -189,7 +189,7 @@ class Chart {
       ctx.lineJoin = "round";
       ctx.setLineDash(DASHES[style].map((n) => n * ratio));
       ctx.beginPath();
-      line.x.forEach((_, place) => ctx[place ? "lineTo" : "moveTo"](px(place), py(line.y[place])));
+      if (this.spec.kind !== "marks") line.x.forEach((_, place) => ctx[place ? "lineTo" : "moveTo"](px(place), py(line.y[place])));
       ctx.stroke();
       ctx.setLineDash([]);
       if (many) continue;
@@ -329,7 +329,7 @@ class Chart {
 
 const tip = document.getElementById("tip");
 
-function tooltip(title + shared, rows, left, top) {
+function tooltip(title, rows, left, top) {
   const table = make("table");
   for (const row of rows) {
     const line = table.insertRow();

@@ -89,6 +89,8 @@ function sortBy(table, head) {
     const value = parseFloat(cell.dataset.v ?? textOf(cell));
     return head.classList.contains("n") ? (Number.isNaN(value) ? Infinity : value) : textOf(cell);
   };
+  // Loads no longer stand together.
+  table.querySelectorAll(".apart").forEach((row) => row.classList.remove("apart"));
   const keyed = [...table.tBodies[0].rows].map((row) => [key(row), row]);
   const compare = (a, b) => (typeof a === "string" ? a.localeCompare(b, "en", { numeric: true }) : a < b ? -1 : a > b ? 1 : 0);
   keyed.sort(([a], [b]) => (down ? compare(b, a) : compare(a, b)));

@@ -23,6 +23,8 @@ pub struct Chart {
 pub enum Kind {
     /// Points joined by lines, with their intervals.
     Points,
+    /// Points on their own: what is at the lower edge has no order.
+    Marks,
     /// As points, but joined in the order in which they come: throughput may fall.
     Path,
     /// The values of the quantiles in `Line::y`, drawn sideways.

@@ -50,12 +50,21 @@ pub fn report(inputs: &[Input], unread: &[InputError]) -> Report {
 const MOST_NAMES: usize = 4;
 
 fn title(study: &Study) -> String {
-    let names: Vec<&str> = study.series.iter().map(|series| series.name.as_str()).collect();
+    let names: Vec<String> = study.series.iter().map(|series| shortened(&series.name)).collect();
     match names.as_slice() {
         [] => "Nothing measured".to_owned(),
-        [only] => (*only).to_owned(),
+        [only] => only.clone(),
         [first @ .., last] if names.len() <= MOST_NAMES => format!("{} and {last}", first.join(", ")),
         many => format!("{} systems", many.len()),
+    }
+}
+
+/// A heading is no place for a name of any length.
+fn shortened(name: &str) -> String {
+    const MOST_CHARS: usize = 40;
+    match name.char_indices().nth(MOST_CHARS) {
+        Some((end, _)) => format!("{}…", &name[..end]),
+        None => name.to_owned(),
     }
 }
 

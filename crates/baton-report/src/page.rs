@@ -231,9 +231,12 @@ fn choices(out: &mut String, section: &Section) {
     for (index, choice) in section.choices.iter().enumerate() {
         let name = format!("{}-{index}", section.id);
         let label = Escaped(&choice.label);
+        // What cannot be chosen need not be seen, but the page's script counts on it.
+        let hidden = if choice.options.len() < 2 { " hidden" } else { "" };
         let chars: usize = choice.options.iter().map(|option| option.chars().count()).sum();
         if choice.options.len() > MOST_BUTTONS || chars > MOST_BUTTON_CHARS {
-            let _ = write!(out, "<fieldset><label for=\"{name}\">{label}</label><select id=\"{name}\">");
+            let _ =
+                write!(out, "<fieldset{hidden}><label for=\"{name}\">{label}</label><select id=\"{name}\">");
             for (value, option) in choice.options.iter().enumerate() {
                 let selected = if value == choice.chosen { " selected" } else { "" };
                 let _ = write!(out, "<option{selected}>{}</option>", Escaped(option));
@@ -241,7 +244,7 @@ fn choices(out: &mut String, section: &Section) {
             out.push_str("</select></fieldset>");
             continue;
         }
-        let _ = write!(out, "<fieldset><legend>{label}</legend><div class=\"options\">");
+        let _ = write!(out, "<fieldset{hidden}><legend>{label}</legend><div class=\"options\">");
         for (value, option) in choice.options.iter().enumerate() {
             let checked = if value == choice.chosen { " checked" } else { "" };
             let _ = write!(
@@ -281,7 +284,11 @@ fn table(out: &mut String, table: &Table) {
         if table.rows.len() > LONG { " long" } else { "" }
     );
     for column in &table.columns {
-        let class = if column.numeric { " class=\"n\"" } else { "" };
+        let class = match column.name.chars().count() {
+            _ if column.numeric => " class=\"n\"",
+            0..=SHORT => "",
+            _ => " class=\"long-name\"",
+        };
         let _ = write!(
             out,
             "<th scope=\"col\"{class} data-keys=\"{}\"{}>{}</th>",
@@ -339,11 +346,11 @@ fn table_cell(out: &mut String, cell: &Cell, numeric: bool, head: bool, swatch: 
         cell.value.as_ref().map(|value| format!(" data-v=\"{}\"", Escaped(value))).unwrap_or_default();
     let (open, close) = if head { ("th scope=\"row\"", "th") } else { ("td", "td") };
     let _ = write!(out, "<{open}{class}{value}>{swatch}{}", Escaped(&cell.text));
-    if let Some(bar) = cell.bar {
-        out.push_str(&interval(bar));
-    }
     if let Some(detail) = &cell.detail {
         let _ = write!(out, " <small>{}</small>", Escaped(detail));
+    }
+    if let Some(bar) = cell.bar {
+        out.push_str(&interval(bar));
     }
     let _ = write!(out, "</{close}>");
 }

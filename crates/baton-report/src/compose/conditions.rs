@@ -98,7 +98,7 @@ pub fn differences(study: &Study) -> Option<Section> {
         return Some(section);
     }
     section.lead = "Whatever is in this table may be the reason for a difference in the figures. All else that was recorded is equal.".to_owned();
-    section.tables.push(table(study, "differences-table", "Conditions that differ", rows, false));
+    section.tables.push(table(study, "differences-table", "Conditions that differ", rows));
     Some(section)
 }
 
@@ -108,13 +108,7 @@ pub fn all(study: &Study) -> Option<Section> {
         return None;
     }
     let mut section = Section::new("conditions", "Conditions", "");
-    section.tables.push(table(
-        study,
-        "conditions-table",
-        "Conditions as they were recorded",
-        rows,
-        study.series.len() > 1,
-    ));
+    section.tables.push(table(study, "conditions-table", "Conditions as they were recorded", rows));
     Some(section)
 }
 
@@ -136,10 +130,10 @@ fn rows(study: &Study, wanted: impl Fn(&Condition, &[Option<String>]) -> bool) -
     rows
 }
 
-fn table(study: &Study, id: &str, caption: &str, rows: Vec<Row>, folded: bool) -> Table {
+fn table(study: &Study, id: &str, caption: &str, rows: Vec<Row>) -> Table {
     let mut columns = vec![Column::text("Condition", "condition")];
     columns.extend(study.series.iter().map(|series| Column::text(&series.name, &series.name)));
-    Table { id: id.to_owned(), caption: caption.to_owned(), columns, rows, folded }
+    Table { id: id.to_owned(), caption: caption.to_owned(), columns, rows, folded: false }
 }
 
 fn differ(values: &[Option<String>]) -> bool {

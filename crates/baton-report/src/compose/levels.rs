@@ -198,7 +198,11 @@ fn note(measured: &Measurement, metric: Metric) -> String {
 fn one_level(study: &Study, axis: LoadAxis, id: &str) -> Section {
     let load = study.loads.iter().find(|load| load.axis == axis).map(|load| load.label.as_str());
     let title = format!("At {}", load.unwrap_or("one load"));
-    let mut section = Section::new(id, title, format!("The only load that was measured. {INTERVALS}"));
+    let mut section = Section::new(
+        id,
+        title,
+        format!("The only load that was measured: mean and percentiles. {INTERVALS}"),
+    );
     for metric in Metric::ALL {
         let mut lines = Vec::new();
         for series in 0..study.series.len() {
@@ -220,19 +224,14 @@ fn one_level(study: &Study, axis: LoadAxis, id: &str) -> Section {
         }
         let mut x = Axis::new("Statistic", Unit::Count);
         x.names = Statistic::ALL.map(|statistic| statistic.name().to_owned()).into();
-        let summary = format!("Mean and percentiles of each of the {}.", series_word(study.series.len()));
         section.charts.push(chart(
             format!("{id}-{}", metric.key()),
             metric.long_name(),
-            summary,
-            Kind::Points,
+            String::new(),
+            Kind::Marks,
             x,
             vec![lines],
         ));
     }
     section
-}
-
-fn series_word(count: usize) -> String {
-    if count == 1 { "one system".to_owned() } else { format!("{count} systems") }
 }

@@ -53,12 +53,16 @@ fn table(study: &Study, input: &Input, number: usize) -> Table {
         Column::number("Rounds", "rounds"),
         Column::text("Divided by", "baseline"),
     ];
-    let mut rows = Vec::new();
-    for comparison in comparisons {
-        for ratio in &comparison.ratios {
-            rows.push(row(study, input, comparison, ratio, span));
-        }
-    }
+    let mut rows: Vec<_> = comparisons
+        .iter()
+        .flat_map(|comparison| comparison.ratios.iter().enumerate().map(move |ratio| (comparison, ratio)))
+        .collect();
+    // Candidates that can be compared stand below each other.
+    rows.sort_by_key(|(comparison, (place, _))| {
+        (study.loads.iter().position(|load| load.is(&comparison.load)), *place)
+    });
+    let rows =
+        rows.into_iter().map(|(comparison, (_, ratio))| row(study, input, comparison, ratio, span)).collect();
     Table { id: format!("ratios-{number}"), caption, columns, rows, folded: false }
 }
 
