@@ -68,7 +68,7 @@ pub struct Workload {
     pub warmup_requests: u64,
     pub mean_prompt_tokens: Option<f64>,
     pub mean_output_tokens: Option<f64>,
-    /// Share of the prompts' tokens that an unlimited prefix cache would find, 0 to 1.
+    /// Share of the prompts' blocks that an unlimited prefix cache would find, 0 to 1; null where answers are sent back.
     pub shareable_share: Option<f64>,
 }
 

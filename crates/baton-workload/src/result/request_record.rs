@@ -35,8 +35,10 @@ pub struct RequestRecord {
     pub output_tokens: Option<u32>,
     /// Tokens of the prompt that nobody computed, as the server says.
     pub cached_tokens: Option<u32>,
-    /// What was asked for.
-    pub wanted_output_tokens: u32,
+    /// What the workload has; none where words were sent whose tokens nobody counted.
+    pub wanted_prompt_tokens: Option<u32>,
+    /// What was asked for; none where the model was to end by itself.
+    pub wanted_output_tokens: Option<u32>,
     pub ending: Ending,
     /// As the server named it.
     pub finish_reason: Option<String>,
