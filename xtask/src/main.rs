@@ -1,8 +1,9 @@
-//! The project's own chores: `cargo x tidy|ci|sim|fuzz|soak|bench`.
+//! The project's own chores: `cargo x tidy|ci|sim|fuzz|soak|bench|report-shots`.
 
 mod bench;
 mod ci;
 mod fuzz;
+mod report_shots;
 mod sim;
 mod soak;
 mod tidy;
@@ -46,6 +47,8 @@ enum Chore {
         #[command(subcommand)]
         what: bench::What,
     },
+    /// Pages of `baton report` in a headless browser: used, and photographed; needs Node and Chromium
+    ReportShots,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -59,6 +62,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Fuzz(args) => fuzz::run(&sh, &args),
         Chore::Soak { args } => soak::run(&sh, &args),
         Chore::Bench { what } => bench::run(&sh, what),
+        Chore::ReportShots => report_shots::run(&sh),
     }
 }
 

@@ -1,15 +1,15 @@
 // Opens pages in headless Chromium, looks for what must not be (requests, errors, overflow) and uses what must work,
-// and leaves screenshots to look at: node check.mjs DIRECTORY-OF-PAGES DIRECTORY-OF-SCREENSHOTS
+// and leaves screenshots to look at: node check.mjs PAGES SCREENSHOTS WHERE-PUPPETEER-IS BROWSER
 
 import { mkdirSync, readdirSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 
-const [pages, shots, modules] = process.argv.slice(2);
+const [pages, shots, modules, executablePath] = process.argv.slice(2);
 const puppeteer = createRequire(resolve(modules, "package.json"))("puppeteer-core");
 const browser = await puppeteer.launch({
-  executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+  executablePath,
   args: ["--no-sandbox", "--hide-scrollbars"],
 });
 mkdirSync(shots, { recursive: true });

@@ -94,7 +94,7 @@ impl Answers {
 /// Milliseconds from when it should have been sent until it was over; none for what was never over.
 fn time_taken(record: &RequestRecord) -> Option<f64> {
     let over = record.done_ms.or(record.token_ms.last().copied())?;
-    (record.ending != Ending::Unfinished).then(|| over - record.scheduled_ms)
+    (record.ending != Ending::Unfinished).then_some(over - record.scheduled_ms)
 }
 
 /// Spreads numbers that lie close together (the finaliser of SplitMix64).

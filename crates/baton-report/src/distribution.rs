@@ -1,5 +1,7 @@
 //! Samples, thinned to what a page can show.
 
+use baton_workload::quantile::nearest_rank;
+
 /// Sorted samples.
 #[derive(Clone, Debug, Default)]
 pub struct Distribution(Vec<f64>);
@@ -39,8 +41,7 @@ impl Distribution {
 
     /// The smallest sample with at least this share at or below it, as `baton bench` counts percentiles.
     pub fn quantile(&self, share: f64) -> Option<f64> {
-        let rank = (share * self.0.len() as f64).ceil() as usize;
-        self.0.get(rank.saturating_sub(1).min(self.0.len().saturating_sub(1))).copied()
+        nearest_rank(&self.0, share)
     }
 
     pub fn mean(&self) -> Option<f64> {

@@ -14,6 +14,7 @@ use crate::table::{Bar, Cell, Mark, Row, Table};
 use crate::timeline::Timeline;
 
 const CHART_LIBRARY: &str = include_str!("../assets/uplot/uPlot.iife.min.js");
+const CHART_LIBRARY_LICENCE: &str = include_str!("../assets/uplot/LICENSE");
 const CHART_LIBRARY_STYLE: &str = include_str!("../assets/uplot/uPlot.min.css");
 const STYLE: &str = include_str!("../assets/page.css");
 const SCRIPTS: &[&str] = &[
@@ -77,6 +78,7 @@ pub fn page(report: &Report) -> Result<String, serde_json::Error> {
     );
     out.push_str("<div id=\"tip\" aria-hidden=\"true\"></div>\n<div id=\"said\" class=\"said\" role=\"status\"></div>\n");
     let _ = writeln!(out, "<script type=\"application/json\" id=\"data\">{data}</script>");
+    let _ = writeln!(out, "<!-- The script that follows is uPlot.\n{CHART_LIBRARY_LICENCE}-->");
     for text in [CHART_LIBRARY, &script] {
         let _ = writeln!(out, "<script>{text}</script>");
     }

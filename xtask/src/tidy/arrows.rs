@@ -23,7 +23,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("baton-sim", &["baton-types", "baton-proto", "baton-engine", "baton-routing", "baton-model"]),
     ("baton-soak", &["baton-openai"]),
     ("baton-report", &["baton-workload"]),
-    ("baton", &["baton-types", "baton-server", "baton-router", "baton-model", "baton-openai"]),
+    (
+        "baton",
+        &["baton-types", "baton-server", "baton-router", "baton-model", "baton-openai", "baton-report"],
+    ),
     ("xtask", &[]),
 ];
 
