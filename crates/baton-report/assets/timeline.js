@@ -3,6 +3,10 @@
 const PHASES = {
   client: "due, not yet sent (client)",
   server: "sent, no token yet",
+  queue: "in a queue",
+  prefill: "prefill",
+  transfer: "transfer",
+  first_step: "first step of decode",
   tokens: "answer; lines are tokens, at most 64 of them",
 };
 
@@ -90,7 +94,15 @@ class Lanes {
   }
 
   told(request, end) {
-    const rows = request.ph.map(([phase, from, to]) => ({ name: PHASES[phase].split(";")[0], value: milliseconds(to - from) }));
+    const parts = new Map();
+    for (const [phase, from, to] of request.ph) {
+      const [count, sum] = parts.get(phase) ?? [0, 0];
+      parts.set(phase, [count + 1, sum + to - from]);
+    }
+    const rows = [...parts].map(([phase, [count, sum]]) => ({
+      name: PHASES[phase].split(";")[0] + (count > 1 ? `, in ${count} parts` : ""),
+      value: milliseconds(sum),
+    }));
     rows.push({ name: "all of it", value: milliseconds(end) });
     const name = data.series[request.s];
     return { title: `${name}, request ${request.i}, ${request.n}`, rows };

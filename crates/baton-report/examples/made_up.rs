@@ -7,7 +7,7 @@ use std::error::Error;
 use std::path::Path;
 use std::time::Instant;
 
-use baton_report::{Input, page, report};
+use baton_report::{Input, Trace, page, report};
 use baton_workload::result::Load;
 use made_up::{MadeUp, Plan, hostile, open};
 
@@ -27,7 +27,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let strategies = vec!["none", "pull", "push", "bidirectional"];
     let loads = vec![open(1.0), open(3.0)];
     let compare = Plan { strategies, loads, rounds: 4, requests: 60, compare: true, ..Plan::default() };
-    let compare = write("compare", &MadeUp::new(&compare))?;
+    let compare = MadeUp::new(&compare);
+    let traced = compare.trace();
+    let compare = write("compare", &compare)?;
     let one =
         Plan { loads: vec![Load::Closed { concurrency: 8 }], strategies: vec!["push"], ..Plan::default() };
     let one = write("one", &MadeUp::new(&one))?;
@@ -43,6 +45,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let broken = into.join("broken");
     std::fs::create_dir_all(&broken)?;
     std::fs::write(broken.join("result.json"), "{\"schema_version\":1, \"conditions\":")?;
+
+    let mut trace = Trace::default();
+    let spans = into.join("spans.json");
+    std::fs::write(&spans, traced.to_string())?;
+    trace.read(&spans)?;
 
     for (name, results) in [
         ("sweep", vec![&sweep]),
@@ -62,7 +69,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 Err(error) => unread.push(error),
             }
         }
-        let page = page(&report(&inputs, &unread))?;
+        let page = page(&report(&inputs, &unread, &trace))?;
         std::fs::write(into.join(format!("{name}.html")), &page)?;
         println!("{name}.html: {} KiB in {} ms", page.len() / 1024, started.elapsed().as_millis());
     }

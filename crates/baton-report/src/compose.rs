@@ -15,9 +15,11 @@ use crate::figures;
 use crate::input::{Input, InputError};
 use crate::report::{Report, Series};
 use crate::study::Study;
+use crate::trace::Trace;
 
-/// What the results say together. `unread` are those that could not be read, which the report says first.
-pub fn report(inputs: &[Input], unread: &[InputError]) -> Report {
+/// What the results say together. `unread` are those that could not be read, which the report says first;
+/// `trace` is what servers wrote down of single requests, or empty.
+pub fn report(inputs: &[Input], unread: &[InputError], trace: &Trace) -> Report {
     let study = Study::new(inputs);
     let sections = [conditions::differences(&study), ratios::section(&study)]
         .into_iter()
@@ -29,7 +31,7 @@ pub fn report(inputs: &[Input], unread: &[InputError]) -> Report {
                 tables::section(&study),
                 distributions::section(&study),
                 lengths::section(&study),
-                requests::section(&study),
+                requests::section(&study, trace),
                 servers::section(&study),
                 conditions::all(&study),
                 Some(definitions::section()),

@@ -17,8 +17,10 @@ pub mod report;
 mod study;
 pub mod table;
 pub mod timeline;
+mod trace;
 
 pub use compose::report;
 pub use input::{Input, InputError};
 pub use markdown::markdown;
 pub use page::page;
+pub use trace::{Trace, TraceError};

@@ -46,7 +46,19 @@ pub struct Shown {
 pub enum Phase {
     /// Due, but not yet sent: the client's fault.
     Client,
-    /// Sent, and no token yet; the servers did not say more.
+    /// Sent, and no token yet. What the servers say of this time lies upon it.
     Server,
+    Queue,
+    Prefill,
+    Transfer,
+    /// Decode's first step with the KV that came.
+    FirstStep,
     Tokens,
+}
+
+impl Phase {
+    /// Whether only servers can tell it.
+    pub const fn is_servers(self) -> bool {
+        matches!(self, Self::Queue | Self::Prefill | Self::Transfer | Self::FirstStep)
+    }
 }

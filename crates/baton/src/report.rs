@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use baton_report::report::Report;
-use baton_report::{Input, markdown, page};
+use baton_report::{Input, Trace, markdown, page};
 
 use crate::args::{ReportArgs, ReportFormat};
 
@@ -25,7 +25,11 @@ pub fn report(args: &ReportArgs) -> Result<ExitCode> {
     if inputs.is_empty() {
         bail!("there is nothing to report");
     }
-    let report = baton_report::report(&inputs, &unread);
+    let mut trace = Trace::default();
+    for path in &args.trace {
+        trace.read(path)?;
+    }
+    let report = baton_report::report(&inputs, &unread, &trace);
     let text = match args.format {
         ReportFormat::Html => page(&report)?,
         ReportFormat::Md => markdown(&report),

@@ -10,14 +10,17 @@ use crate::report::{Choice, Section};
 use crate::study::{Measurement, Study};
 use crate::table::{Cell, Column, Row, Table};
 use crate::timeline::{Phase, Shown, Timeline};
+use crate::trace::Trace;
 
 /// Marks of tokens on one bar; more would be a solid stripe.
 const MOST_MARKS: usize = 64;
 /// Measurements whose requests are shown; a sweep of more is shown in part.
 const MOST_MEASUREMENTS: usize = 48;
 
+const TRACED: &str = " What the servers did is from their traces; their first span is put at the moment of sending, since their clock is another.";
+
 /// None if no requests were kept.
-pub fn section(study: &Study) -> Option<Section> {
+pub fn section(study: &Study, trace: &Trace) -> Option<Section> {
     let options = loads_with_requests(study);
     let total: u64 = study.measurements.iter().map(|measured| measured.answers.requests).sum();
     let mut timeline = Timeline { id: "requests-timeline".to_owned(), ..Timeline::default() };
@@ -27,7 +30,7 @@ pub fn section(study: &Study) -> Option<Section> {
     for measured in kept.clone().take(MOST_MEASUREMENTS) {
         let load = options.iter().position(|load| *load == measured.load).unwrap_or(0);
         for (record, slowest, sampled) in chosen(measured) {
-            timeline.requests.push(shown(record, measured.series, load, slowest, sampled));
+            timeline.requests.push(shown(record, trace, measured.series, load, slowest, sampled));
             table.rows.push(row(study, measured, record, slowest));
         }
     }
@@ -43,7 +46,10 @@ pub fn section(study: &Study) -> Option<Section> {
         figures::count(timeline.requests.len() as u64),
         figures::count(total),
     );
-    let mut section = Section::new("requests", "Single requests", lead);
+    let traced =
+        timeline.requests.iter().flat_map(|shown| &shown.phases).any(|(phase, ..)| phase.is_servers());
+    let traced = if traced { TRACED } else { "" };
+    let mut section = Section::new("requests", "Single requests", format!("{lead}{traced}"));
     section.choices.push(load_choice(study, &options));
     section.choices.push(choice("Which", &["drawn at random", "slowest"]));
     section.choices.push(choice("Line up", &["at their start", "as they came"]));
@@ -71,7 +77,14 @@ fn chosen<'a>(measured: &'a Measurement) -> Vec<(&'a RequestRecord, bool, bool)>
     chosen
 }
 
-fn shown(record: &RequestRecord, series: usize, load: usize, slowest: bool, sampled: bool) -> Shown {
+fn shown(
+    record: &RequestRecord,
+    trace: &Trace,
+    series: usize,
+    load: usize,
+    slowest: bool,
+    sampled: bool,
+) -> Shown {
     let since = |instant: f64| rounded((instant - record.scheduled_ms).max(0.0));
     let every = record.token_ms.len().div_ceil(MOST_MARKS).max(1);
     let last = record.token_ms.last().filter(|_| record.token_ms.len() % every != 1 || every == 1);
@@ -82,7 +95,10 @@ fn shown(record: &RequestRecord, series: usize, load: usize, slowest: bool, samp
         index: record.index,
         scheduled_ms: rounded(record.scheduled_ms.max(0.0)),
         note: note(record),
-        phases: phases(record).into_iter().map(|(phase, from, to)| (phase, since(from), since(to))).collect(),
+        phases: phases(record, trace)
+            .into_iter()
+            .map(|(phase, from, to)| (phase, since(from), since(to)))
+            .collect(),
         tokens: marks.map(|token| since(*token)).collect(),
         slowest,
         sampled,
@@ -91,17 +107,18 @@ fn shown(record: &RequestRecord, series: usize, load: usize, slowest: bool, samp
 }
 
 /// Phases with their beginnings and ends, in the record's time.
-fn phases(record: &RequestRecord) -> Vec<(Phase, f64, f64)> {
+fn phases(record: &RequestRecord, trace: &Trace) -> Vec<(Phase, f64, f64)> {
     let Some(sent) = record.sent_ms else { return Vec::new() };
     let over = record.done_ms.or(record.token_ms.last().copied()).unwrap_or(sent).max(sent);
     let first = record.token_ms.first().copied().unwrap_or(over);
     let last = record.token_ms.last().copied().unwrap_or(first);
-    let all = [
-        (Phase::Client, record.scheduled_ms, sent),
-        (Phase::Server, sent, first),
-        (Phase::Tokens, first, last),
-    ];
-    all.into_iter().filter(|(_, from, to)| to > from).collect()
+    let mut phases = vec![(Phase::Client, record.scheduled_ms, sent), (Phase::Server, sent, first)];
+    // No two clocks are compared: the servers' first word is taken for the moment of sending.
+    let spans = trace.of([Some(record.id.as_str()), record.answer_id.as_deref()].into_iter().flatten());
+    phases.extend(spans.iter().map(|span| (span.phase, sent + span.from_ms, sent + span.to_ms)));
+    phases.push((Phase::Tokens, first, last));
+    phases.retain(|(_, from, to)| to > from);
+    phases
 }
 
 fn note(record: &RequestRecord) -> String {
@@ -201,7 +218,7 @@ mod tests {
             ending: Ending::Complete,
             ..RequestRecord::default()
         };
-        let shown = shown(&record, 0, 0, true, false);
+        let shown = shown(&record, &Trace::default(), 0, 0, true, false);
         assert_eq!(
             shown.phases,
             [(Phase::Client, 0.0, 2.0), (Phase::Server, 2.0, 50.0), (Phase::Tokens, 50.0, 1049.0)]
@@ -218,8 +235,8 @@ mod tests {
             ending: Ending::Refused,
             ..RequestRecord::default()
         };
-        let shown = shown(&record, 0, 0, true, false);
+        let shown = shown(&record, &Trace::default(), 0, 0, true, false);
         assert_eq!((shown.phases, shown.failed), (vec![(Phase::Server, 0.0, 7.0)], true));
-        assert!(phases(&RequestRecord::default()).is_empty());
+        assert!(phases(&RequestRecord::default(), &Trace::default()).is_empty());
     }
 }

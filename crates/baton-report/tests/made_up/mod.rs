@@ -78,6 +78,40 @@ impl MadeUp {
         Self { result, records }
     }
 
+    /// What servers would have written down, in the Chrome trace format.
+    pub fn trace(&self) -> serde_json::Value {
+        let mut events = Vec::new();
+        for record in &self.records {
+            let system = &self.result.points[record.point as usize].system;
+            let (Some(sent), Some(ttft)) = (record.sent_ms, record.ttft_ms()) else { continue };
+            let mut span = |name: &str, from: f64, to: f64| {
+                // Some other clock.
+                let ts = (5e6 + sent + ttft * from) * 1000.0;
+                events.push(serde_json::json!({
+                    "name": name, "ph": "X", "ts": ts, "dur": ttft * (to - from) * 1000.0, "pid": 1, "tid": 1,
+                    "args": {"request": record.id},
+                }));
+            };
+            span("queue", 0.0, 0.3);
+            match system.as_str() {
+                "none" => span("prefill", 0.3, 0.97),
+                "pull" => {
+                    span("prefill", 0.3, 0.8);
+                    span("transfer", 0.82, 0.93);
+                }
+                _ => {
+                    for chunk in 0..4 {
+                        let from = 0.3 + 0.15 * f64::from(chunk);
+                        span("prefill", from, from + 0.15);
+                        span("transfer", from + 0.15, from + 0.19);
+                    }
+                }
+            }
+            span("first_step", 0.97, 1.0);
+        }
+        serde_json::json!({"traceEvents": events})
+    }
+
     /// Writes the run's directory and returns it.
     pub fn write(&self, into: &Path, name: &str) -> std::io::Result<PathBuf> {
         let directory = into.join(name);

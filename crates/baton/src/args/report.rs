@@ -20,6 +20,9 @@ pub struct ReportArgs {
     #[arg(required = true, value_name = "RESULT")]
     pub results: Vec<PathBuf>,
 
+    /// Spans of requests in the Chrome trace format: what their bars show of queue, prefill, transfer and first step
+    #[arg(long, value_name = "FILE")]
+    pub trace: Vec<PathBuf>,
     /// Where to write, - for standard output [default: report.html, other formats to standard output]
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
