@@ -1,9 +1,10 @@
-//! The project's own chores: `cargo x tidy|ci|sim|fuzz|soak|conversations|bench`.
+//! The project's own chores: `cargo x --help`.
 
 mod bench;
 mod ci;
 mod conversations;
 mod fuzz;
+mod report_shots;
 mod sim;
 mod soak;
 mod tidy;
@@ -49,6 +50,8 @@ enum Chore {
         #[command(subcommand)]
         what: bench::What,
     },
+    /// Pages of `baton report` in a headless browser: used, and photographed; needs Node and Chromium
+    ReportShots,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -63,6 +66,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Soak { args } => soak::run(&sh, &args),
         Chore::Conversations => conversations::run(&sh),
         Chore::Bench { what } => bench::run(&sh, what),
+        Chore::ReportShots => report_shots::run(&sh),
     }
 }
 

@@ -22,7 +22,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("baton-router", &["baton-types", "baton-routing", "baton-openai"]),
     ("baton-sim", &["baton-types", "baton-proto", "baton-engine", "baton-routing", "baton-model", "baton-workload"]),
     ("baton-soak", &["baton-openai"]),
-    ("baton", &["baton-types", "baton-server", "baton-router", "baton-model", "baton-openai"]),
+    ("baton-report", &["baton-workload"]),
+    (
+        "baton",
+        &["baton-types", "baton-server", "baton-router", "baton-model", "baton-openai", "baton-report"],
+    ),
     ("xtask", &[]),
 ];
 
