@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use baton_transport::{
-    MemoryHub, MemoryTransport, PeerTls, ShmRegion, ShmTransport, TcpConfig, TcpTransport, Transport,
-    TransportLimits,
+    MemoryHub, MemoryTransport, NixlConfig, NixlLibrary, NixlTransport, PeerTls, ShmRegion, ShmTransport,
+    TcpConfig, TcpTransport, Transport, TransportLimits,
 };
 use baton_types::{EngineId, HeapRegion, MemoryRegion};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
@@ -69,6 +69,20 @@ impl Fabric for TcpFabric {
 
     fn transport(&self, id: EngineId, limits: TransportLimits) -> Box<dyn Transport> {
         Box::new(TcpTransport::new(id, limits, self.0.clone()).unwrap())
+    }
+}
+
+/// Over whatever `UCX_TLS` chooses. `NIXL_PREFIX` says where NIXL is.
+pub struct NixlFabric;
+
+impl Fabric for NixlFabric {
+    fn region(&self, len: usize) -> Arc<dyn MemoryRegion> {
+        Arc::new(HeapRegion::new(len))
+    }
+
+    fn transport(&self, id: EngineId, limits: TransportLimits) -> Box<dyn Transport> {
+        let library = NixlLibrary::load(None).unwrap();
+        Box::new(NixlTransport::new(id, limits, NixlConfig::default(), library).unwrap())
     }
 }
 
