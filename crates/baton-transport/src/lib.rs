@@ -24,7 +24,7 @@ pub mod transport;
 pub use convert::Conversion;
 pub use kv_pool::{KvPool, KvPost};
 pub use memory::{MemoryHub, MemoryTransport};
-pub use nixl::{NixlBackend, NixlConfig, NixlInstall, NixlLibrary, NixlTransport};
+pub use nixl::{NixlBackend, NixlConfig, NixlInstall, NixlLibrary, NixlReads, NixlTransport};
 pub use peer_tls::{PeerTls, PeerTlsError, PeerTlsFiles};
 pub use permits::{Access, PermitId, Permits};
 pub use shm::{ShmRegion, ShmTransport};

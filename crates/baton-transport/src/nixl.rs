@@ -31,12 +31,14 @@
 mod agent;
 mod config;
 mod door;
+mod drain;
 mod install;
 mod library;
 mod link;
 mod metadata;
 mod peer;
 mod postings;
+mod serving;
 mod word;
 
 use std::collections::BTreeMap;
@@ -50,7 +52,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use self::agent::Agent;
 use self::config::PATIENCE;
-pub use self::config::{NixlBackend, NixlConfig};
+pub use self::config::{NixlBackend, NixlConfig, NixlReads};
 use self::door::Door;
 pub use self::install::{NixlInstall, check};
 pub use self::library::{NIXL_VERSION, NixlError, NixlLibrary};
@@ -266,13 +268,14 @@ impl Transport for NixlTransport {
         let random = random_bytes().map_err(|error| TransportError::Io(error.to_string()))?;
         let path = u64::from_le_bytes(*random.first_chunk().expect("16 bytes"));
         let (host, port) = (metadata.host.clone(), metadata.port);
-        let mut known = Peer::new(peer, metadata, path, &self.limits);
+        let mut known =
+            Peer::new(peer, metadata, path, &self.limits, self.config.reads.are_asked(self.config.backend));
         match Resolver::address(&host, port) {
             Some(address) => known.dial(&self.us, vec![address], &mut self.poller)?,
             None => self.resolver.ask(path, &host, port)?,
         }
         if let Err(error) = known.load(&self.agent) {
-            known.leave(known.gone(), &mut Vec::new());
+            known.bid_farewell(&self.agent);
             return Err(bad(&error.to_string()));
         }
         self.peers.insert(peer.clone(), known);
@@ -318,9 +321,10 @@ impl Transport for NixlTransport {
         if !self.peers.is_empty() {
             self.hear_agent(events);
         }
-        let region_base = self.region.as_ref().map_or(0, |region| region.base().as_ptr() as usize);
+        let region = self.region.as_ref();
+        let region = region.map_or((0, 0), |region| (region.base().as_ptr() as usize, region.len() as u64));
         for peer in self.peers.values_mut() {
-            peer.poll(&self.us, &self.agent, region_base, &mut self.poller, now, events);
+            peer.poll(&self.us, &self.agent, region, &mut self.poller, now, events);
         }
         self.peers.retain(|id, peer| {
             if peer.is_lost() {

@@ -214,13 +214,8 @@ impl Agent {
         unsafe { (self.api.invalidate_remote_md)(self.handle, name.as_ptr()) };
     }
 
-    /// Starts a transfer. An error means that nothing was started.
-    pub fn post(
-        &self,
-        direction: Direction,
-        peer: &CStr,
-        pieces: &[Piece],
-    ) -> Result<(Request, Progress), NixlError> {
+    /// Starts a transfer. An error means that nothing of it is in flight.
+    pub fn post(&self, direction: Direction, peer: &CStr, pieces: &[Piece]) -> Result<Request, NixlError> {
         let api = self.api;
         let operation = match direction {
             Direction::Read => 0,
@@ -246,8 +241,13 @@ impl Agent {
             (api.destroy_xfer_dlist)(local);
             (api.destroy_xfer_dlist)(remote);
             let request = Request(request?);
-            let progress = (api.post_xfer_req)(self.handle, request.0, null_mut()).into();
-            Ok((request, progress))
+            match (api.post_xfer_req)(self.handle, request.0, null_mut()).into() {
+                Progress::Done | Progress::Moving => Ok(request),
+                Progress::Failed(status) => {
+                    self.release(request);
+                    Err(NixlError::Call("starting a transfer", status))
+                }
+            }
         }
     }
 

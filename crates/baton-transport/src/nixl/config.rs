@@ -45,6 +45,46 @@ impl FromStr for NixlBackend {
     }
 }
 
+/// How what we read comes to us.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NixlReads {
+    /// Native where this host has an RDMA device or the backend is libfabric, else asked for.
+    #[default]
+    Auto,
+    /// By NIXL's READ. Over UCX's TCP it is an emulation whose *source* aborts if the reader dies in it, and slower than
+    /// a WRITE.
+    Native,
+    /// The peer is asked on the link, and writes.
+    Asked,
+}
+
+impl NixlReads {
+    pub(super) fn are_asked(self, backend: NixlBackend) -> bool {
+        match self {
+            Self::Native => false,
+            Self::Asked => true,
+            Self::Auto => backend == NixlBackend::Ucx && !has_rdma_device(),
+        }
+    }
+}
+
+fn has_rdma_device() -> bool {
+    std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some())
+}
+
+impl FromStr for NixlReads {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "auto" => Ok(Self::Auto),
+            "native" => Ok(Self::Native),
+            "asked" => Ok(Self::Asked),
+            other => Err(format!("{other:?} is not auto, native or asked")),
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct NixlConfig {
     /// Where links are taken, on which no KV moves: a name or an address of this host, `0.0.0.0` for every IPv4
@@ -56,6 +96,7 @@ pub struct NixlConfig {
     pub advertised_host: Option<String>,
     /// Peers must have the same.
     pub backend: NixlBackend,
+    pub reads: NixlReads,
     /// Handed to the backend as they are.
     pub params: Vec<(String, String)>,
 }
@@ -67,6 +108,7 @@ impl Default for NixlConfig {
             port: 0,
             advertised_host: None,
             backend: NixlBackend::default(),
+            reads: NixlReads::default(),
             params: Vec::new(),
         }
     }

@@ -31,8 +31,8 @@ pub(super) struct Link {
     end: Option<Said>,
 }
 
-/// Read at once; the longest word is shorter.
-const READ_BYTES: usize = 512;
+/// Read at once.
+const READ_BYTES: usize = 8192;
 
 impl Link {
     pub fn new(socket: Socket) -> Self {

@@ -12,10 +12,12 @@ use baton_types::EngineId;
 use rustix::io::Errno;
 
 use super::agent::Agent;
+use super::drain::Drain;
 use super::library::NixlError;
 use super::link::{Link, Said};
 use super::metadata::Metadata;
 use super::postings::{Bases, Postings};
+use super::serving::Serving;
 use super::word::{Hello, Word};
 use crate::lists::Lists;
 use crate::poller::Poller;
@@ -34,8 +36,11 @@ enum Outgoing {
         /// What the peer was last told: whether posts are in flight.
         is_moving: bool,
     },
-    /// Bye is said, and not heard yet.
+    /// Bye is said, and the peer has not closed the link yet. If we did, what is still to come would be answered with
+    /// a reset, which might overtake the Bye.
     Parting(Link),
+    /// The link has ended without the peer's Bye, while it was to write what we had asked for.
+    Draining(Drain),
     Closed,
 }
 
@@ -50,13 +55,15 @@ enum Incoming {
         is_moving: bool,
         /// Notifications of which the peer does not know yet that we have them.
         heard: u32,
+        /// Whether we have said Bye: the peer is to let go.
+        is_over: bool,
     },
-    /// The link has ended without Bye: the peer's process, or its agent, is gone. What it had sent may still wait
-    /// in our network.
-    Draining { next_probe: Instant, polls_left: Option<u8> },
-    /// The network between us has ended the link. Nobody knows what the peer still does.
-    Unknown,
+    /// The link has ended without Bye.
+    Draining(Drain),
 }
+
+/// Our region: where it begins, and its bytes.
+pub(super) type Span = (usize, u64);
 
 #[derive(Debug)]
 pub(super) struct Peer {
@@ -66,6 +73,7 @@ pub(super) struct Peer {
     agent: CString,
     pub lists: Lists,
     pub postings: Postings,
+    serving: Serving,
     /// The number of our path, which goes with our notifications.
     pub path: u64,
     handshake: Duration,
@@ -79,21 +87,24 @@ pub(super) struct Peer {
     leaving: Option<TransportError>,
 }
 
-/// Between two looks whether NIXL still reaches a peer that is gone.
-const PROBE_EVERY: Duration = Duration::from_millis(2);
-/// So often NIXL looks for what has come, after it has found a peer gone.
-const DRAIN_POLLS: u8 = 4;
 /// Words read from a link at once, so that a peer that floods us does not hold up the others.
 const MAX_WORDS: usize = 64;
 
 impl Peer {
-    pub fn new(id: &EngineId, metadata: Metadata, path: u64, limits: &TransportLimits) -> Self {
+    pub fn new(
+        id: &EngineId,
+        metadata: Metadata,
+        path: u64,
+        limits: &TransportLimits,
+        are_reads_asked: bool,
+    ) -> Self {
         Self {
             id: id.clone(),
             lists: Lists::new(metadata.region_bytes, limits),
             metadata,
             agent: CString::default(),
-            postings: Postings::new(limits.posts),
+            postings: Postings::new(limits.posts, are_reads_asked),
+            serving: Serving::default(),
             path,
             handshake: limits.handshake,
             answer_by: Instant::now() + limits.handshake,
@@ -116,6 +127,10 @@ impl Peer {
         TransportError::PeerGone(self.id.clone())
     }
 
+    pub fn name(&self) -> &CStr {
+        &self.agent
+    }
+
     pub fn is_leaving(&self) -> bool {
         self.leaving.is_some()
     }
@@ -125,11 +140,12 @@ impl Peer {
         self.is_leaving()
             && matches!(self.incoming, Incoming::Closed)
             && matches!(self.outgoing, Outgoing::Closed)
+            && self.is_settled()
     }
 
     /// Whether the peer may still touch our memory.
     pub fn has_our_memory(&self) -> bool {
-        !matches!(self.incoming, Incoming::Closed)
+        !matches!(self.incoming, Incoming::Closed) || self.postings.awaits_gifts()
     }
 
     /// Takes the addresses of the peer's host and connects to the first that answers. An error if it is known at
@@ -179,7 +195,8 @@ impl Peer {
     pub fn admit(&mut self, us: &Us, hello: &Hello, mut link: Link) {
         if is_equal(&hello.proof, &proof(&self.metadata.token, &us.token, hello.path)) {
             link.say(&Word::Welcome);
-            self.incoming = Incoming::Open { link, path: hello.path, is_moving: false, heard: 0 };
+            let path = hello.path;
+            self.incoming = Incoming::Open { link, path, is_moving: false, heard: 0, is_over: false };
         }
     }
 
@@ -187,19 +204,18 @@ impl Peer {
     pub fn wake(&mut self, key: u64) -> bool {
         let incoming = match &mut self.incoming {
             Incoming::Open { link, .. } => Some(link),
-            _ => None,
+            Incoming::Draining(_) | Incoming::Closed => None,
         };
         let outgoing = match &mut self.outgoing {
             Outgoing::Greeting(link) | Outgoing::Open { link, .. } | Outgoing::Parting(link) => Some(link),
-            Outgoing::Resolving | Outgoing::Closed => None,
+            Outgoing::Resolving | Outgoing::Draining(_) | Outgoing::Closed => None,
         };
-        let link = incoming.into_iter().chain(outgoing).find(|link| link.key() == key);
-        if let Some(link) = link {
-            link.readable = true;
-            link.send();
-            return true;
-        }
-        false
+        let Some(link) = incoming.into_iter().chain(outgoing).find(|link| link.key() == key) else {
+            return false;
+        };
+        link.readable = true;
+        link.send();
+        true
     }
 
     /// A notification has come from the peer's agent.
@@ -222,26 +238,22 @@ impl Peer {
         &mut self,
         us: &Us,
         agent: &Agent,
-        region_base: usize,
+        region: Span,
         poller: &mut Poller,
         now: Instant,
         events: &mut Vec<Event>,
     ) {
-        self.read_incoming(now, events);
-        self.read_outgoing(us, poller, events);
+        self.read_incoming(region.1, now, events);
+        self.read_outgoing(us, poller, now, events);
         if matches!(self.outgoing, Outgoing::Resolving | Outgoing::Greeting(_)) && now >= self.answer_by {
             self.leave(self.gone(), events);
         }
-        if let Some(why) = &self.leaving {
-            self.postings.settle(agent, why, events);
-            if !self.postings.is_moving() {
-                self.part();
-            }
-        } else if matches!(self.outgoing, Outgoing::Open { .. })
-            && let Err(error) = self.move_bytes(agent, region_base, events)
+        if self.leaving.is_none()
+            && let Err(error) = self.move_bytes(agent, region.0, events)
         {
             self.leave(TransportError::Io(format!("{}: {error}", self.id)), events);
         }
+        self.settle(agent, events);
         self.tell();
         self.drain(agent, now);
     }
@@ -253,70 +265,97 @@ impl Peer {
         events: &mut Vec<Event>,
     ) -> Result<(), NixlError> {
         let bases = Bases { local: region_base, remote: self.metadata.region_base as usize };
-        self.postings.start_slice(agent, &self.agent, bases)?;
-        self.postings.collect(agent)?;
-        self.postings.notify(agent, &self.agent, self.path, events)
+        if let Incoming::Open { link, .. } = &mut self.incoming {
+            self.serving.start(agent, &self.agent, bases)?;
+            for number in self.serving.collect(agent)? {
+                link.say(&Word::Given(number));
+            }
+        }
+        if let Outgoing::Open { link, .. } = &mut self.outgoing {
+            if link.is_sent()
+                && let Some(ask) = self.postings.start_slice(agent, &self.agent, bases)?
+            {
+                link.say(&ask);
+            }
+            self.postings.collect(agent)?;
+            self.postings.notify(agent, &self.agent, self.path, events)?;
+        }
+        Ok(())
     }
 
-    fn read_incoming(&mut self, now: Instant, events: &mut Vec<Event>) {
+    fn read_incoming(&mut self, region_bytes: u64, now: Instant, events: &mut Vec<Event>) {
         for _ in 0..MAX_WORDS {
             let Incoming::Open { link, is_moving, .. } = &mut self.incoming else { return };
             match link.hear() {
                 Said::Nothing => return,
                 Said::Word(Word::Moving(moving)) => *is_moving = moving,
+                // Too late. Our Bye says so.
+                Said::Word(Word::Ask { .. }) if self.leaving.is_some() => {}
+                Said::Word(Word::Ask { number, pieces }) => {
+                    if !self.serving.push(number, pieces, region_bytes, self.metadata.region_bytes) {
+                        self.leave(self.gone(), events);
+                    }
+                }
                 // The fence, in the peer's own word.
                 Said::Word(Word::Bye) => {
                     self.incoming = Incoming::Closed;
                     self.leave(self.gone(), events);
                 }
                 Said::Word(_) | Said::Nonsense => self.leave(self.gone(), events),
-                Said::End => {
-                    self.incoming = Incoming::Draining { next_probe: now, polls_left: None };
-                    self.leave(self.gone(), events);
-                }
-                Said::Broken => {
-                    self.incoming = Incoming::Unknown;
+                end @ (Said::End | Said::Broken) => {
+                    self.incoming = Incoming::Draining(Drain::new(&end, now));
                     self.leave(self.gone(), events);
                 }
             }
         }
     }
 
-    fn read_outgoing(&mut self, us: &Us, poller: &mut Poller, events: &mut Vec<Event>) {
+    fn read_outgoing(&mut self, us: &Us, poller: &mut Poller, now: Instant, events: &mut Vec<Event>) {
         for _ in 0..MAX_WORDS {
             let said = match &mut self.outgoing {
                 Outgoing::Greeting(link) | Outgoing::Open { link, .. } | Outgoing::Parting(link) => {
                     link.hear()
                 }
-                Outgoing::Resolving | Outgoing::Closed => return,
+                Outgoing::Resolving | Outgoing::Draining(_) | Outgoing::Closed => return,
             };
-            match (said, std::mem::replace(&mut self.outgoing, Outgoing::Closed)) {
-                (Said::Nothing, outgoing) => {
-                    self.outgoing = outgoing;
-                    return;
-                }
+            let more = match (said, std::mem::replace(&mut self.outgoing, Outgoing::Closed)) {
                 (Said::Word(Word::Welcome), Outgoing::Greeting(link)) => {
                     self.outgoing = Outgoing::Open { link, is_moving: false };
+                    true
                 }
-                (Said::End | Said::Broken, Outgoing::Greeting(_)) => {
-                    if self.dial_next(us, poller).is_err() {
-                        self.leave(self.gone(), events);
+                (Said::End | Said::Broken, Outgoing::Greeting(_)) => self.dial_next(us, poller).is_ok(),
+                (Said::End | Said::Broken, Outgoing::Parting(mut link)) => {
+                    link.send();
+                    if !link.is_sent() {
+                        self.outgoing = Outgoing::Parting(link);
+                    }
+                    return;
+                }
+                (end @ (Said::End | Said::Broken), Outgoing::Open { .. }) if self.postings.awaits_gifts() => {
+                    self.outgoing = Outgoing::Draining(Drain::new(&end, now));
+                    false
+                }
+                (said, outgoing) => {
+                    let parting = matches!(outgoing, Outgoing::Parting(_));
+                    self.outgoing = outgoing;
+                    match said {
+                        Said::Nothing => return,
+                        // What was on its way when Bye was said.
+                        _ if parting => true,
+                        Said::Word(Word::Heard(count)) => self.postings.heard(count),
+                        Said::Word(Word::Given(number)) => self.postings.given(number),
+                        // The peer writes nothing any more, and asks us to let go.
+                        Said::Word(Word::Bye) => {
+                            self.leave(self.gone(), events);
+                            self.postings.expect_no_gifts();
+                            true
+                        }
+                        Said::Word(_) | Said::Nonsense | Said::End | Said::Broken => false,
                     }
                 }
-                (Said::End | Said::Broken, Outgoing::Parting(_)) => return,
-                // What was on its way when Bye was said.
-                (_, Outgoing::Parting(link)) => self.outgoing = Outgoing::Parting(link),
-                (Said::Word(Word::Heard(count)), outgoing @ Outgoing::Open { .. }) => {
-                    self.outgoing = outgoing;
-                    if !self.postings.heard(count) {
-                        return self.leave(self.gone(), events);
-                    }
-                }
-                // The end, which is a request to let go, or nonsense.
-                (_, outgoing) => {
-                    self.outgoing = outgoing;
-                    return self.leave(self.gone(), events);
-                }
+            };
+            if !more {
+                return self.leave(self.gone(), events);
             }
         }
     }
@@ -330,8 +369,8 @@ impl Peer {
                 link.say(&Word::Moving(moving));
             }
         }
-        if let Incoming::Open { link, heard, .. } = &mut self.incoming
-            && self.leaving.is_none()
+        if let Incoming::Open { link, heard, is_over, .. } = &mut self.incoming
+            && !*is_over
             && *heard > 0
             && link.is_sent()
         {
@@ -341,13 +380,27 @@ impl Peer {
 
     /// Ends the path: nothing is posted any more, and the peer is asked to do the same.
     pub fn leave(&mut self, why: TransportError, events: &mut Vec<Event>) {
-        if self.leaving.is_some() {
-            return;
+        if self.leaving.is_none() {
+            self.postings.give_up(&why, events);
+            self.leaving = Some(why);
         }
-        self.postings.give_up(&why, events);
-        self.leaving = Some(why);
-        if let Incoming::Open { link, .. } = &self.incoming {
-            link.half_close();
+    }
+
+    /// Goes on with the end of a path.
+    fn settle(&mut self, agent: &Agent, events: &mut Vec<Event>) {
+        let Some(why) = &self.leaving else { return };
+        self.postings.settle(agent, why, events);
+        self.serving.settle(agent);
+        if let Incoming::Open { link, is_over, .. } = &mut self.incoming
+            && !self.serving.is_writing()
+        {
+            if !*is_over {
+                *is_over = true;
+                link.say(&Word::Bye);
+            }
+            if link.is_sent() {
+                link.half_close();
+            }
         }
         if !self.postings.is_moving() {
             self.part();
@@ -367,62 +420,56 @@ impl Peer {
                 Outgoing::Parting(link)
             }
             Outgoing::Resolving => Outgoing::Closed,
-            // Nothing comes any more that closing could answer with a reset, which might overtake the Bye.
-            Outgoing::Parting(link) if link.has_ended() && link.is_sent() => Outgoing::Closed,
-            outgoing => outgoing,
+            outgoing @ (Outgoing::Parting(_) | Outgoing::Draining(_) | Outgoing::Closed) => outgoing,
         };
     }
 
-    /// Waits until everything that a dead peer had sent has been taken out of the network.
     fn drain(&mut self, agent: &Agent, now: Instant) {
-        let Incoming::Draining { next_probe, polls_left } = &mut self.incoming else { return };
-        match polls_left {
-            Some(0) => self.incoming = Incoming::Closed,
-            Some(polls) => *polls -= 1,
-            None if now >= *next_probe => {
-                *next_probe = now + PROBE_EVERY;
-                // NIXL takes in all that has come on a connection before it finds its end.
-                if agent.notify(&self.agent, &[]).is_err() {
-                    *polls_left = Some(DRAIN_POLLS);
-                }
-            }
-            None => {}
+        if let Incoming::Draining(drain) = &mut self.incoming
+            && drain.is_done(agent, &self.agent, now)
+        {
+            self.incoming = Incoming::Closed;
+        }
+        if let Outgoing::Draining(drain) = &mut self.outgoing
+            && drain.is_done(agent, &self.agent, now)
+        {
+            self.postings.expect_no_gifts();
+            self.outgoing = Outgoing::Closed;
         }
     }
 
-    /// Says Bye at the end of our agent, if nothing of ours is in flight.
+    /// At the end of our agent: says Bye as soon as nothing of ours is in flight.
     pub fn bid_farewell(&mut self, agent: &Agent) {
         self.leave(self.gone(), &mut Vec::new());
-        self.postings.settle(agent, &self.gone(), &mut Vec::new());
-        if !self.postings.is_moving() {
-            self.part();
-        }
+        self.settle(agent, &mut Vec::new());
     }
 
+    /// Whether nothing of ours is in flight, nor of what we were asked for.
     pub fn is_settled(&self) -> bool {
-        !self.postings.is_moving()
+        !self.postings.is_moving() && !self.serving.is_writing()
     }
 
     /// Whether there is something to do at once.
     pub fn has_work(&self) -> bool {
-        self.leaving.is_none() && matches!(self.outgoing, Outgoing::Open { .. }) && self.postings.can_start()
+        let may_start = match &self.outgoing {
+            Outgoing::Open { link, .. } => link.is_sent() && self.postings.can_start(),
+            _ => false,
+        };
+        self.leaving.is_none() && (may_start || self.serving.can_start())
     }
 
     /// Whether NIXL needs us often: for our bytes, for the peer's, or for an end.
     pub fn needs_progress(&self) -> bool {
         let theirs = match &self.incoming {
             Incoming::Open { is_moving, .. } => *is_moving,
-            Incoming::Draining { .. } => true,
-            Incoming::Closed | Incoming::Unknown => false,
+            Incoming::Draining(drain) => drain.needs_progress(),
+            Incoming::Closed => false,
         };
-        theirs || self.postings.is_moving() || (self.leaving.is_none() && self.postings.is_busy())
+        let ours = self.postings.is_moving() || (self.leaving.is_none() && self.postings.is_busy());
+        theirs || ours || self.serving.is_writing()
     }
 
     pub fn deadline(&self) -> Option<Instant> {
         matches!(self.outgoing, Outgoing::Resolving | Outgoing::Greeting(_)).then_some(self.answer_by)
-    }
-
-    pub fn name(&self) -> &CStr {
-        &self.agent
     }
 }

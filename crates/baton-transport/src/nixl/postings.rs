@@ -5,14 +5,14 @@ use std::ffi::CStr;
 
 use super::agent::{Agent, Piece, Progress, Request};
 use super::library::NixlError;
+use super::word::{AskedPiece, MAX_PIECES, Word};
+use crate::copy::Run;
 use crate::lists::Lists;
 use crate::posts::{Moving, SLICE_BYTES};
-use crate::transport::{Event, Post, PostId, TransportError};
+use crate::transport::{Direction, Event, Post, PostId, TransportError};
 
-/// Pieces of a slice, at most. Where NIXL copies, it does so while it is called: about 0.4 ms for so many of 4 KiB.
-const MAX_PIECES: usize = 256;
 /// Slices that a peer's network may have to do at once, at most.
-const MAX_SLICES: usize = 32;
+pub(super) const MAX_SLICES: usize = 32;
 /// Notifications that the peer has not heard yet, at most; further posts are done when it has heard some.
 const MAX_UNHEARD: u32 = 256;
 
@@ -37,7 +37,16 @@ struct Underway {
 #[derive(Debug)]
 struct Slice {
     post: u64,
-    request: Request,
+    motion: Motion,
+}
+
+/// Who moves a slice.
+#[derive(Debug)]
+enum Motion {
+    Ours(Request),
+    /// The peer was asked to write it.
+    Asked(u32),
+    Given,
 }
 
 #[derive(Debug)]
@@ -52,10 +61,28 @@ pub(super) struct Postings {
     /// Posts whose bytes are in place, and whose notifications still have to be sent.
     moved: VecDeque<(PostId, Option<Vec<u8>>)>,
     unheard: u32,
+    are_reads_asked: bool,
+    next_ask: u32,
+}
+
+impl Motion {
+    fn progress(&self, agent: &Agent) -> Progress {
+        match self {
+            Self::Ours(request) => agent.progress(request),
+            Self::Asked(_) => Progress::Moving,
+            Self::Given => Progress::Done,
+        }
+    }
+
+    fn release(self, agent: &Agent) {
+        if let Self::Ours(request) = self {
+            agent.release(request);
+        }
+    }
 }
 
 impl Postings {
-    pub fn new(max_posts: usize) -> Self {
+    pub fn new(max_posts: usize, are_reads_asked: bool) -> Self {
         Self {
             max_posts,
             next_number: 0,
@@ -64,6 +91,8 @@ impl Postings {
             slices: VecDeque::new(),
             moved: VecDeque::new(),
             unheard: 0,
+            are_reads_asked,
+            next_ask: 0,
         }
     }
 
@@ -96,21 +125,25 @@ impl Postings {
         !self.to_cut.is_empty() && self.slices.len() < MAX_SLICES
     }
 
-    /// Starts the next slice. The post in front goes to the end afterwards, so that a long one delays a short one
-    /// by a slice and not by its length.
-    pub fn start_slice(&mut self, agent: &Agent, peer: &CStr, bases: Bases) -> Result<(), NixlError> {
+    /// Starts the next slice, or says what the peer is to be asked for. The post in front goes to the end afterwards,
+    /// so that a long one delays a short one by a slice and not by its length.
+    pub fn start_slice(
+        &mut self,
+        agent: &Agent,
+        peer: &CStr,
+        bases: Bases,
+    ) -> Result<Option<Word>, NixlError> {
         if !self.can_start() {
-            return Ok(());
+            return Ok(None);
         }
-        let Some((number, mut moving)) = self.to_cut.pop_front() else { return Ok(()) };
-        let (mut pieces, mut budget) = (Vec::new(), SLICE_BYTES);
-        while pieces.len() < MAX_PIECES
+        let Some((number, mut moving)) = self.to_cut.pop_front() else { return Ok(None) };
+        let (mut runs, mut budget) = (Vec::new(), SLICE_BYTES);
+        while runs.len() < MAX_PIECES
             && budget > 0
             && let Some(run) = moving.next_run(budget)
         {
-            let (local, remote) = (bases.local + run.local as usize, bases.remote + run.remote as usize);
-            pieces.push(Piece { local, remote, len: run.len });
             budget -= run.len;
+            runs.push(run);
         }
         let (direction, is_cut) = (moving.direction, moving.is_finished());
         if !is_cut {
@@ -118,16 +151,58 @@ impl Postings {
         }
         let post = self.underway.get_mut(&number).expect("what is to be cut is under way");
         post.is_cut = is_cut;
-        if pieces.is_empty() {
+        if runs.is_empty() {
             self.end_if_moved(number);
-            return Ok(());
+            return Ok(None);
         }
-        let (request, progress) = agent.post(direction, peer, &pieces)?;
         post.slices += 1;
-        self.slices.push_back(Slice { post: number, request });
-        match progress {
-            Progress::Failed(status) => Err(NixlError::Call("a transfer", status)),
-            Progress::Done | Progress::Moving => Ok(()),
+        if direction == Direction::Read && self.are_reads_asked {
+            let ask = self.next_ask;
+            self.next_ask = ask.wrapping_add(1);
+            self.slices.push_back(Slice { post: number, motion: Motion::Asked(ask) });
+            let pieces =
+                runs.iter().map(|run| AskedPiece { from: run.remote, to: run.local, len: run.len as u32 });
+            return Ok(Some(Word::Ask { number: ask, pieces: pieces.collect() }));
+        }
+        let piece = |run: &Run| Piece {
+            local: bases.local + run.local as usize,
+            remote: bases.remote + run.remote as usize,
+            len: run.len,
+        };
+        let pieces: Vec<_> = runs.iter().map(piece).collect();
+        match agent.post(direction, peer, &pieces) {
+            Ok(request) => {
+                self.slices.push_back(Slice { post: number, motion: Motion::Ours(request) });
+                Ok(None)
+            }
+            Err(error) => {
+                post.slices -= 1;
+                Err(error)
+            }
+        }
+    }
+
+    /// The peer has written what it was asked for; false if it was not.
+    pub fn given(&mut self, number: u32) -> bool {
+        let asked = |slice: &&mut Slice| matches!(slice.motion, Motion::Asked(asked) if asked == number);
+        match self.slices.iter_mut().find(asked) {
+            Some(slice) => slice.motion = Motion::Given,
+            None => return false,
+        }
+        true
+    }
+
+    /// Whether the peer may be writing what it was asked for.
+    pub fn awaits_gifts(&self) -> bool {
+        self.slices.iter().any(|slice| matches!(slice.motion, Motion::Asked(_)))
+    }
+
+    /// The peer writes nothing any more. Only after [`Postings::give_up`].
+    pub fn expect_no_gifts(&mut self) {
+        for slice in &mut self.slices {
+            if matches!(slice.motion, Motion::Asked(_)) {
+                slice.motion = Motion::Given;
+            }
         }
     }
 
@@ -143,13 +218,13 @@ impl Postings {
     /// end in the order in which they were posted.
     pub fn collect(&mut self, agent: &Agent) -> Result<(), NixlError> {
         while let Some(slice) = self.slices.front() {
-            match agent.progress(&slice.request) {
+            match slice.motion.progress(agent) {
                 Progress::Moving => return Ok(()),
                 Progress::Failed(status) => return Err(NixlError::Call("a transfer", status)),
                 Progress::Done => {}
             }
-            let Some(Slice { post, request }) = self.slices.pop_front() else { return Ok(()) };
-            agent.release(request);
+            let Some(Slice { post, motion }) = self.slices.pop_front() else { return Ok(()) };
+            motion.release(agent);
             if let Some(post) = self.underway.get_mut(&post) {
                 post.slices -= 1;
             }
@@ -202,11 +277,11 @@ impl Postings {
     pub fn settle(&mut self, agent: &Agent, why: &TransportError, events: &mut Vec<Event>) {
         let in_flight = std::mem::take(&mut self.slices);
         for slice in in_flight {
-            if agent.progress(&slice.request) == Progress::Moving {
+            if slice.motion.progress(agent) == Progress::Moving {
                 self.slices.push_back(slice);
                 continue;
             }
-            agent.release(slice.request);
+            slice.motion.release(agent);
             if let Some(post) = self.underway.get_mut(&slice.post) {
                 post.slices -= 1;
                 if post.slices == 0 {

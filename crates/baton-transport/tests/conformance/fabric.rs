@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use baton_transport::{
-    MemoryHub, MemoryTransport, NixlConfig, NixlLibrary, NixlTransport, PeerTls, ShmRegion, ShmTransport,
-    TcpConfig, TcpTransport, Transport, TransportLimits,
+    MemoryHub, MemoryTransport, NixlConfig, NixlLibrary, NixlReads, NixlTransport, PeerTls, ShmRegion,
+    ShmTransport, TcpConfig, TcpTransport, Transport, TransportLimits,
 };
 use baton_types::{EngineId, HeapRegion, MemoryRegion};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
@@ -72,7 +72,7 @@ impl Fabric for TcpFabric {
     }
 }
 
-/// Over whatever `UCX_TLS` chooses. `NIXL_PREFIX` says where NIXL is.
+/// Over whatever `UCX_TLS` chooses, with the reads that `BATON_TEST_NIXL_READS` chooses. `NIXL_PREFIX` says where NIXL is.
 pub struct NixlFabric;
 
 impl Fabric for NixlFabric {
@@ -82,7 +82,10 @@ impl Fabric for NixlFabric {
 
     fn transport(&self, id: EngineId, limits: TransportLimits) -> Box<dyn Transport> {
         let library = NixlLibrary::load(None).unwrap();
-        Box::new(NixlTransport::new(id, limits, NixlConfig::default(), library).unwrap())
+        let reads =
+            std::env::var("BATON_TEST_NIXL_READS").map_or(NixlReads::Auto, |reads| reads.parse().unwrap());
+        let config = NixlConfig { reads, ..NixlConfig::default() };
+        Box::new(NixlTransport::new(id, limits, config, library).unwrap())
     }
 }
 
