@@ -74,6 +74,7 @@ impl Door {
     /// Reads from a stranger; returns who it is when it has just said so. None also if there is no such stranger.
     pub fn read(&mut self, key: u64, us: &Us) -> Option<EngineId> {
         let stranger = self.strangers.get_mut(&key)?;
+        stranger.link.readable = true;
         match stranger.link.hear() {
             Said::Nothing => None,
             Said::Word(Word::Hello(hello))
