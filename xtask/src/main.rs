@@ -1,8 +1,9 @@
-//! The project's own chores: `cargo x tidy|ci|sim|fuzz|soak|bench`.
+//! The project's own chores: `cargo x tidy|ci|sim|fuzz|soak|nixl|bench`.
 
 mod bench;
 mod ci;
 mod fuzz;
+mod nixl;
 mod sim;
 mod soak;
 mod tidy;
@@ -41,6 +42,8 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// The transport nixl: fetches NIXL with pip if it is not here (70 MB), and runs the transports' suite over it
+    Nixl(nixl::Args),
     /// Speed, as ratios measured side by side in one run
     Bench {
         #[command(subcommand)]
@@ -58,6 +61,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Sim { args } => sim::run(&sh, sim::Profile::Release, &args),
         Chore::Fuzz(args) => fuzz::run(&sh, &args),
         Chore::Soak { args } => soak::run(&sh, &args),
+        Chore::Nixl(args) => nixl::run(&sh, &args),
         Chore::Bench { what } => bench::run(&sh, what),
     }
 }

@@ -72,7 +72,8 @@ impl Fabric for TcpFabric {
     }
 }
 
-/// Over whatever `UCX_TLS` chooses, with the reads that `BATON_TEST_NIXL_READS` chooses. `NIXL_PREFIX` says where NIXL is.
+/// Over whatever `UCX_TLS` chooses, with the reads that `BATON_TEST_NIXL_READS` chooses, and links at
+/// `BATON_TEST_HOST`. `NIXL_PREFIX` says where NIXL is.
 pub struct NixlFabric;
 
 impl Fabric for NixlFabric {
@@ -84,7 +85,8 @@ impl Fabric for NixlFabric {
         let library = NixlLibrary::load(None).unwrap();
         let reads =
             std::env::var("BATON_TEST_NIXL_READS").map_or(NixlReads::Auto, |reads| reads.parse().unwrap());
-        let config = NixlConfig { reads, ..NixlConfig::default() };
+        let host = std::env::var("BATON_TEST_HOST").unwrap_or_else(|_| NixlConfig::default().host);
+        let config = NixlConfig { reads, host, ..NixlConfig::default() };
         Box::new(NixlTransport::new(id, limits, config, library).unwrap())
     }
 }

@@ -106,7 +106,18 @@ struct OtherProcess {
 impl OtherProcess {
     /// The other side of an agent of that transport.
     fn start(transport: &str, incarnation: u64) -> Self {
-        let mut process = Command::new(std::env::current_exe().unwrap())
+        let exe = std::env::current_exe().unwrap();
+        // Which is as good as another host for all that is over a network.
+        let mut command = match std::env::var("BATON_TEST_OTHER_NETWORK") {
+            Ok(network) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", &network]).arg(exe);
+                command.env("BATON_TEST_HOST", std::env::var("BATON_TEST_OTHER_HOST").unwrap());
+                command
+            }
+            Err(_) => Command::new(exe),
+        };
+        let mut process = command
             .args(["process::child", "--exact", "--nocapture", "--test-threads=1"])
             .env(INCARNATION, incarnation.to_string())
             .env(TRANSPORT, transport)
