@@ -3,9 +3,8 @@
 mod namespaces;
 
 use std::path::PathBuf;
-use std::process::Command;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use xshell::{Shell, cmd};
 
 use self::namespaces::Namespaces;
@@ -114,11 +113,5 @@ fn test(sh: &Shell, args: &Args, prefix: &PathBuf) -> anyhow::Result<()> {
         }
         Err(error) => eprintln!("SKIPPED: two network namespaces: {error:#}"),
     }
-    Ok(())
-}
-
-fn ip(args: &str) -> anyhow::Result<()> {
-    let output = Command::new("ip").args(args.split(' ')).output().context("ip, of iproute2")?;
-    ensure!(output.status.success(), "ip {args}: {}", String::from_utf8_lossy(&output.stderr).trim());
     Ok(())
 }

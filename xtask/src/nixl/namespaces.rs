@@ -1,6 +1,8 @@
 //! A second network, joined to this one by a cable: as if it were another host's. Needs the rights of root.
 
-use super::ip;
+use std::process::Command;
+
+use anyhow::{Context, ensure};
 
 pub struct Namespaces {
     name: String,
@@ -24,6 +26,10 @@ impl Namespaces {
         ip(&format!("-n {name} address add {THERE}/30 dev {there}"))?;
         ip(&format!("-n {name} link set {there} up"))?;
         ip(&format!("-n {name} link set lo up"))?;
+        // A cable of 1 Gbit/s, so that bytes are under way when the process that sent them is killed.
+        ip(&format!(
+            "netns exec {name} tc qdisc add dev {there} root tbf rate 1gbit burst 256kb latency 20ms"
+        ))?;
         Ok(namespaces)
     }
 
@@ -39,4 +45,10 @@ impl Drop for Namespaces {
         // The cable goes with it.
         let _ = ip(&format!("netns delete {}", self.name));
     }
+}
+
+fn ip(args: &str) -> anyhow::Result<()> {
+    let output = Command::new("ip").args(args.split(' ')).output().context("ip, of iproute2")?;
+    ensure!(output.status.success(), "ip {args}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    Ok(())
 }

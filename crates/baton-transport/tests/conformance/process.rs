@@ -307,6 +307,27 @@ fn a_stopped_process_that_maps_our_memory_is_not_lost_before_it_goes_on() {
     assert_eq!(other.hear(), "lost");
 }
 
+/// A dead process's bytes may still be on their way: they come before the loss, and not after it.
+#[test]
+#[ignore = "needs NIXL: cargo x nixl"]
+fn nixl_takes_in_what_a_dead_process_had_sent() {
+    let mut a = agent(&NixlFabric, "a", 1);
+    for incarnation in 1..=8 {
+        let (mut other, _) = two_processes(incarnation, &mut a);
+        other.say("flood write");
+        let heard = a.notified().len();
+        pump(&mut [&mut a], |agents| agents[0].notified().len() > heard);
+        // Meanwhile the network between them fills.
+        std::thread::sleep(Duration::from_millis(100));
+        other.signal(Signal::KILL);
+        other.process.wait().unwrap();
+        pump(&mut [&mut a], |agents| agents[0].has(&Event::PeerLost(engine("b", incarnation))));
+        a.fill(|_| 9);
+        pump_for(&mut [&mut a], Duration::from_millis(50));
+        assert!(a.all_bytes().iter().all(|&b| b == 9));
+    }
+}
+
 /// Nobody's death takes along the engine whose memory it was reading.
 #[test]
 #[ignore = "needs NIXL: cargo x nixl"]
