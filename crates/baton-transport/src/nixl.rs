@@ -39,6 +39,7 @@ mod metadata;
 mod peer;
 mod postings;
 mod serving;
+pub mod trial;
 mod word;
 
 use std::collections::BTreeMap;
@@ -54,7 +55,7 @@ use self::agent::Agent;
 use self::config::PATIENCE;
 pub use self::config::{NixlBackend, NixlConfig, NixlReads};
 use self::door::Door;
-pub use self::install::{NixlInstall, check};
+pub use self::install::NixlInstall;
 pub use self::library::{NIXL_VERSION, NixlError, NixlLibrary};
 use self::metadata::Metadata;
 use self::peer::Peer;

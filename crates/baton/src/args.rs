@@ -2,6 +2,7 @@
 
 mod chat;
 mod engine;
+mod nixl;
 mod route;
 mod routing;
 mod serve;
@@ -16,6 +17,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use chat::ChatArgs;
 pub use engine::{EngineArgs, KvType, LostKv, Precision, TransportKind};
+pub use nixl::{NixlArgs, NixlCommand};
 pub use route::RouteArgs;
 pub use routing::{Policy, Strategy};
 pub use serve::ServeArgs;
@@ -65,6 +67,8 @@ pub enum Command {
     Route(Box<RouteArgs>),
     /// Talk to a running system in the terminal
     Chat(ChatArgs),
+    /// Fetch and check NIXL, which --transport=nixl needs
+    Nixl(NixlArgs),
 }
 
 /// What every command can be told.

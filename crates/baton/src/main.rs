@@ -6,6 +6,7 @@ mod descriptors;
 mod http;
 mod log;
 mod model;
+mod nixl;
 mod route;
 mod serve;
 mod settings;
@@ -38,6 +39,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Up(args) => on_this_thread(up::up(args, &cli.common)),
         Command::Chat(args) => on_this_thread(chat::chat(args)),
         Command::Serve(args) => on_all_cores(serve::serve(args)),
+        Command::Nixl(args) => nixl::nixl(args.what),
         Command::Route(args) => on_all_cores(route::route(args)),
     }
 }

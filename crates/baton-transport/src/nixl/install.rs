@@ -3,9 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::agent::Agent;
-use super::config::NixlBackend;
-use super::library::{NIXL_VERSION, NixlError, NixlLibrary, of_wheel};
+use super::library::{NIXL_VERSION, NixlError, of_wheel};
 
 /// The package as it is on the index, by the machine that it is for. NIXL is not in this repository, and nothing of
 /// it is given on: it is fetched by whoever uses it.
@@ -102,12 +100,4 @@ fn run(command: &mut Command, what: &str) -> Result<(), NixlError> {
     let said = String::from_utf8_lossy(&output.stderr);
     let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no reason given");
     Err(NixlError::Io(format!("{what} failed: {last}")))
-}
-
-/// Makes an agent with the backend, as a transport does, and says which backends this NIXL has.
-///
-/// # Errors
-/// If NIXL cannot be used.
-pub fn check(library: &'static NixlLibrary, backend: NixlBackend) -> Result<Vec<String>, NixlError> {
-    Agent::new(library, "baton-check", backend.plugin(), &[])?.plugins()
 }

@@ -312,7 +312,7 @@ fn a_stopped_process_that_maps_our_memory_is_not_lost_before_it_goes_on() {
 #[ignore = "needs NIXL: cargo x nixl"]
 fn nixl_takes_in_what_a_dead_process_had_sent() {
     let mut a = agent(&NixlFabric, "a", 1);
-    for incarnation in 1..=8 {
+    for incarnation in 1..=3 {
         let (mut other, _) = two_processes(incarnation, &mut a);
         other.say("flood write");
         let heard = a.notified().len();
@@ -333,7 +333,7 @@ fn nixl_takes_in_what_a_dead_process_had_sent() {
 #[ignore = "needs NIXL: cargo x nixl"]
 fn nixl_survives_readers_that_are_killed() {
     let mut a = agent(&NixlFabric, "a", 1);
-    for incarnation in 1..=8 {
+    for incarnation in 1..=3 {
         let (mut other, _) = two_processes(incarnation, &mut a);
         other.say("flood read");
         let heard = a.notified().len();
