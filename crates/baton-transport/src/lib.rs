@@ -1,5 +1,5 @@
 //! Bytes between registered memories: within a process ([`memory`]), between processes of a host ([`shm`]), between
-//! any two hosts ([`tcp`]).
+//! any two hosts ([`tcp`], and [`nixl`] for networks that NIXL knows).
 //!
 //! A [`Transport`] is owned by one thread; [`TransferThread`] is that thread for whoever moves KV blocks.
 

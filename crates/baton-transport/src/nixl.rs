@@ -24,6 +24,15 @@
 //!
 //! A peer that is stopped, or cannot be reached, is not lost until it is heard of again.
 //!
+//! # Reads
+//! Where NIXL's own are not good ([`NixlReads`]) a slice of a read is an Ask on the link, which the peer serves by a write
+//! into our memory. Such a slice is in flight until the peer says that it is written, says Bye, or has died and its
+//! bytes are taken in.
+//!
+//! # Ranks
+//! All ranks of an engine here are in one process and one region, so one agent serves them all. Engines whose ranks are
+//! processes of their own would need an agent for each.
+//!
 //! # Trust
 //! Whoever can reach the backend's port or network and was told our metadata can read and write the region: NIXL
 //! asks for nothing more, encrypts nothing, and knows no permits. The network must be the operator's own.
