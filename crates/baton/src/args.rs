@@ -3,6 +3,7 @@
 mod chat;
 mod engine;
 mod report;
+mod nixl;
 mod route;
 mod routing;
 mod serve;
@@ -18,6 +19,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 pub use chat::ChatArgs;
 pub use engine::{EngineArgs, KvType, LostKv, Precision, TransportKind};
 pub use report::{ReportArgs, ReportFormat};
+pub use nixl::{NixlArgs, NixlCommand};
 pub use route::RouteArgs;
 pub use routing::{HandOff, Policy, RoutingArgs, Strategy};
 pub use serve::ServeArgs;
@@ -69,6 +71,8 @@ pub enum Command {
     Chat(ChatArgs),
     /// Make a page of results of `baton bench`
     Report(ReportArgs),
+    /// Fetch and check NIXL, which --transport=nixl needs
+    Nixl(NixlArgs),
 }
 
 /// What every command can be told.

@@ -7,6 +7,7 @@ mod http;
 mod log;
 mod model;
 mod report;
+mod nixl;
 mod route;
 mod serve;
 mod settings;
@@ -40,6 +41,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Chat(args) => on_this_thread(chat::chat(args)),
         Command::Report(args) => report::report(args),
         Command::Serve(args) => on_all_cores(serve::serve(args)),
+        Command::Nixl(args) => nixl::nixl(args.what),
         Command::Route(args) => on_all_cores(route::route(args)),
     }
 }
