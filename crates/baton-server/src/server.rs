@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use baton_engine::EngineCore;
-use baton_transport::{KvPool, PeerTls, TransportLimits};
+use baton_transport::{KvPool, PeerTls, TransportError, TransportLimits};
 use baton_types::{EngineId, EngineInfo, EngineName, PoolShape};
 use tokio::net::TcpListener;
 use tokio::runtime;
 
 use crate::app::{App, Serving};
-use crate::config::ServerConfig;
+use crate::config::{ServerConfig, TransportKind};
 use crate::engine_thread::{EngineThread, Links};
 use crate::error::ServerError;
 use crate::fault::{FaultReporter, Faults, faults};
@@ -137,6 +137,10 @@ async fn start(
     door: Door,
     reporter: &FaultReporter,
 ) -> Result<(Serving, EngineThread), ServerError> {
+    if config.transport == TransportKind::Nixl {
+        // Before the model, so that who has no NIXL hears of it at once.
+        config.nixl.library().map_err(|error| TransportError::Io(error.to_string()))?;
+    }
     let loading = config.clone();
     let loaded = tokio::task::spawn_blocking(move || model_loading::load(&loading)).await;
     let loaded = loaded.map_err(|error| ServerError::Model(format!("loading failed: {error}")))??;

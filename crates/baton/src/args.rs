@@ -2,6 +2,8 @@
 
 mod chat;
 mod engine;
+mod report;
+mod nixl;
 mod route;
 mod routing;
 mod serve;
@@ -16,6 +18,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use chat::ChatArgs;
 pub use engine::{EngineArgs, KvType, LostKv, Precision, TransportKind};
+pub use report::{ReportArgs, ReportFormat};
+pub use nixl::{NixlArgs, NixlCommand};
 pub use route::RouteArgs;
 pub use routing::{HandOff, Policy, RoutingArgs, Strategy};
 pub use serve::ServeArgs;
@@ -65,13 +69,17 @@ pub enum Command {
     Route(Box<RouteArgs>),
     /// Talk to a running system in the terminal
     Chat(ChatArgs),
+    /// Make a page of results of `baton bench`
+    Report(ReportArgs),
+    /// Fetch and check NIXL, which --transport=nixl needs
+    Nixl(NixlArgs),
 }
 
 /// What every command can be told.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "All commands")]
 pub struct CommonArgs {
-    /// TOML file with the tables [up], [serve], [route] and [chat]
+    /// TOML file with the tables [up], [serve], [route], [chat] and [report]
     #[arg(long, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Log what is at least this important

@@ -6,6 +6,8 @@ mod descriptors;
 mod http;
 mod log;
 mod model;
+mod report;
+mod nixl;
 mod route;
 mod serve;
 mod settings;
@@ -37,7 +39,9 @@ fn run(cli: Cli) -> Result<ExitCode> {
     match &cli.command {
         Command::Up(args) => on_this_thread(up::up(args, &cli.common)),
         Command::Chat(args) => on_this_thread(chat::chat(args)),
+        Command::Report(args) => report::report(args),
         Command::Serve(args) => on_all_cores(serve::serve(args)),
+        Command::Nixl(args) => nixl::nixl(args.what),
         Command::Route(args) => on_all_cores(route::route(args)),
     }
 }

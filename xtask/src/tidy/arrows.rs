@@ -25,7 +25,11 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["baton-types", "baton-proto", "baton-engine", "baton-routing", "baton-model", "baton-workload"],
     ),
     ("baton-soak", &["baton-openai"]),
-    ("baton", &["baton-types", "baton-server", "baton-router", "baton-model", "baton-openai"]),
+    ("baton-report", &["baton-workload"]),
+    (
+        "baton",
+        &["baton-types", "baton-server", "baton-router", "baton-model", "baton-openai", "baton-report"],
+    ),
     ("xtask", &[]),
 ];
 
