@@ -41,8 +41,8 @@ pub async fn compare(
                 break;
             }
             let measured = measure_system(&mut run, &plans[system], launcher, round, &stop).await;
-            let measured = measured.with_context(|| plans[system].name.clone())?;
-            done.extend(measured.into_iter().map(|(level, point, records)| Done {
+            let measured = run.go_on_without(measured.with_context(|| plans[system].name.clone()))?;
+            done.extend(measured.unwrap_or_default().into_iter().map(|(level, point, records)| Done {
                 system,
                 level,
                 point,

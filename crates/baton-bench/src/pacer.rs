@@ -53,27 +53,26 @@ fn sleep_until(due: Instant, table: &Table) -> bool {
     }
 }
 
-/// So many clients, each of which takes the next conversation when it has done one.
+/// So many clients, each of which takes the next conversation when it has done one, until so long after the beginning.
 pub(crate) fn serve_clients(
     table: &Arc<Table>,
     clients: u32,
-    starts: Vec<Start>,
+    starts: impl Iterator<Item = Start> + Send + 'static,
+    until: Option<Duration>,
     records: &mpsc::UnboundedSender<RequestRecord>,
 ) {
-    let queue = Arc::new(Mutex::new(starts.into_iter()));
+    let queue = Arc::new(Mutex::new(starts));
     for _ in 0..clients {
         let (table, queue, records) = (table.clone(), queue.clone(), records.clone());
         tokio::spawn(async move {
             let next = || async { queue.lock().await.next() };
-            while let Some(start) = next().await {
+            loop {
+                // What is taken is due now: writing it out is the client's own time.
                 let scheduled_ms = table.exchange.clock.now_ms();
-                if *table.stop.borrow() {
-                    table
-                        .unsent(&start, scheduled_ms)
-                        .into_iter()
-                        .for_each(|record| drop(records.send(record)));
-                    continue;
+                if *table.stop.borrow() || until.is_some_and(|until| scheduled_ms > ms(until)) {
+                    return;
                 }
+                let Some(start) = next().await else { return };
                 let mut history = Vec::new();
                 let first =
                     start.conversation.turns.first().map(|turn| table.writer.write(turn, &mut history));

@@ -20,11 +20,18 @@ use crate::scrape::Scraper;
 use crate::survey::Survey;
 use crate::talk::{Table, Writer};
 
+/// The conversations of a point.
+pub(crate) enum Starts {
+    /// Each at its moment.
+    Paced(Vec<Start>),
+    /// For clients that take the next when they have done one, until so long after the beginning.
+    Queue { next: Box<dyn Iterator<Item = Start> + Send>, until: Option<Duration> },
+}
+
 /// Everything that one point is told.
-#[derive(Debug)]
 pub(crate) struct PointPlan {
     pub load: Load,
-    pub starts: Vec<Start>,
+    pub starts: Starts,
     pub round: u32,
     /// Index of the point in the result.
     pub number: u32,
@@ -50,8 +57,14 @@ impl PointPlan {
         format!("{system} {load}")
     }
 
-    fn requests(&self) -> usize {
-        self.starts.iter().map(|start| start.conversation.turns.len()).sum()
+    /// As far as it is known before.
+    fn requests(&self) -> Option<u64> {
+        match &self.starts {
+            Starts::Paced(starts) => {
+                Some(starts.iter().map(|start| start.conversation.turns.len() as u64).sum())
+            }
+            Starts::Queue { .. } => None,
+        }
     }
 }
 
@@ -86,13 +99,16 @@ pub(crate) async fn measure_point(
         stop: cut.stop(),
     });
     let (sender, mut receiver) = mpsc::unbounded_channel();
-    match load {
-        Load::Closed { concurrency } => serve_clients(&table, concurrency, starts, &sender),
-        _ => pace(table, starts, sender.clone()).context("cannot start a thread")?,
+    match (starts, &load) {
+        (Starts::Paced(starts), _) => pace(table, starts, sender.clone()).context("cannot start a thread")?,
+        (Starts::Queue { next, until }, Load::Closed { concurrency }) => {
+            serve_clients(&table, *concurrency, next, until, &sender);
+        }
+        (Starts::Queue { .. }, _) => unreachable!("only clients have a queue"),
     }
     // Whoever still sends records holds the other ends.
     drop(sender);
-    let mut records = Vec::with_capacity(requests);
+    let mut records = Vec::new();
     let collect = async {
         while let Some(record) = receiver.recv().await {
             records.push(record);
@@ -100,7 +116,7 @@ pub(crate) async fn measure_point(
     };
     tokio::select! {
         () = collect => {}
-        () = screen.clone().follow(name, requests as u64, progress.clone()) => {}
+        () = screen.clone().follow(name, requests, progress.clone()) => {}
     }
     drop(cut);
     let (loop_lag_ms, cpu_cores) = meter.read(seed).await;

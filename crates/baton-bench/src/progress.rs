@@ -94,7 +94,7 @@ impl Screen {
     }
 
     /// Draws how a point goes, for ever.
-    pub async fn follow(self, name: String, scheduled: u64, progress: Progress) {
+    pub async fn follow(self, name: String, scheduled: Option<u64>, progress: Progress) {
         if self.0.is_hidden() {
             return std::future::pending().await;
         }
@@ -111,11 +111,12 @@ impl Screen {
 }
 
 impl Progress {
-    fn line(&self, scheduled: u64, tokens_per_s: f64) -> String {
+    fn line(&self, scheduled: Option<u64>, tokens_per_s: f64) -> String {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let c = &self.0;
+        let of = scheduled.map_or_else(String::new, |scheduled| format!(" of {scheduled}"));
         let mut line = format!(
-            "{} of {scheduled} sent, {} running, {} answered",
+            "{}{of} sent, {} running, {} answered",
             count(&c.sent),
             count(&c.running),
             count(&c.answered)
@@ -149,7 +150,7 @@ mod tests {
         progress.sent();
         progress.over(&RequestRecord { ending: Ending::Cut, ..RequestRecord::default() });
         let line = "2 of 9 sent, 1 running, 0 answered, 1 failed  3 tokens/s  TTFT p50 42 ms, p99 42 ms";
-        assert_eq!(progress.line(9, 3.2), line);
+        assert_eq!(progress.line(Some(9), 3.2), line);
         assert_eq!(progress.peak(), 2);
     }
 }

@@ -1,5 +1,6 @@
 //! A whole run: loads one after the other, and everything that is known of them at the end.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
@@ -9,15 +10,15 @@ use baton_workload::result::{
     Client, Comparison, Conditions, Load, Point, RequestRecord, RunResult, SCHEMA_VERSION,
 };
 use baton_workload::result::{Warning, WarningKind, Workload};
-use baton_workload::schedule::{Limits, Schedule};
+use baton_workload::schedule::{Limits, Schedule, queue};
 use baton_workload::trace::{Figures, Trace};
-use baton_workload::{Arrivals, Ask, Conversation, Start};
+use baton_workload::{Arrivals, Ask, Conversation};
 use jiff::Timestamp;
 
 use crate::host;
 use crate::options::{LoadPlan, Options, Source, Stop};
 use crate::outcome::{Outcome, ResultDir, point_table};
-use crate::point::{PointPlan, measure_point};
+use crate::point::{PointPlan, Starts, measure_point};
 use crate::progress::Screen;
 use crate::request_body::Manner;
 use crate::survey::{Known, Survey};
@@ -42,7 +43,8 @@ pub async fn bench(url: &str, options: Options, stop: Stop) -> Result<Outcome> {
             if *stop.borrow() {
                 break;
             }
-            run.measure(&survey, level, round, &stop).await?;
+            let measured = run.measure(&survey, level, round, &stop).await;
+            run.go_on_without(measured)?;
         }
     }
     run.systems.push(survey.system);
@@ -53,14 +55,22 @@ pub async fn bench(url: &str, options: Options, stop: Stop) -> Result<Outcome> {
 #[derive(Debug)]
 enum Material {
     Drawn(baton_workload::Synthetic),
-    Read(Vec<Conversation>),
+    Read(Arc<[Conversation]>),
 }
+
+fn shared(conversations: Arc<[Conversation]>) -> impl Iterator<Item = Conversation> {
+    (0..conversations.len()).map(move |index| conversations[index].clone())
+}
+
+/// Conversations that an endless workload is described by.
+const FIGURES_OF: usize = 10_000;
 
 /// One load of the plan.
 #[derive(Clone, Debug)]
 pub(crate) struct Level {
     pub load: Load,
-    schedule: Schedule,
+    /// None: clients take the next when they have done one.
+    schedule: Option<Schedule>,
 }
 
 pub(crate) struct Run {
@@ -125,8 +135,10 @@ impl Run {
         let seed = mix(self.options.seed, round, level);
         self.warm_up(survey, seed ^ WARMUP_SEED, stop).await?;
         let Level { load, schedule } = self.levels[level].clone();
-        let starts = self.starts(schedule, self.options.limits, seed);
-        let figures = Figures::of(starts.iter().map(|start| &start.conversation));
+        let (starts, figures) = match schedule {
+            Some(schedule) => self.paced(schedule, seed),
+            None => self.queued(seed),
+        };
         self.workload.mean_prompt_tokens = figures.mean_input;
         self.workload.mean_output_tokens = figures.mean_output;
         self.workload.shareable_share = figures.shareable;
@@ -146,7 +158,24 @@ impl Run {
         Ok(records)
     }
 
-    fn plan(&self, survey: &Survey, load: Load, starts: Vec<Start>, round: u32, seed: u64) -> PointPlan {
+    /// What cannot be measured any more is told, and what was measured before is kept.
+    ///
+    /// # Errors
+    /// The same error, if nothing was.
+    pub fn go_on_without<T>(&mut self, measured: Result<T>) -> Result<Option<T>> {
+        match measured {
+            Ok(measured) => Ok(Some(measured)),
+            Err(error) if self.points.is_empty() => Err(error),
+            Err(error) => {
+                let text = format!("Not measured: {error:#}");
+                self.screen.line(&text);
+                self.warnings.push(Warning { kind: WarningKind::MissingFigures, text, point: None });
+                Ok(None)
+            }
+        }
+    }
+
+    fn plan(&self, survey: &Survey, load: Load, starts: Starts, round: u32, seed: u64) -> PointPlan {
         let options = &self.options;
         PointPlan {
             load,
@@ -183,9 +212,8 @@ impl Run {
             return Ok(());
         }
         self.screen.working("warming up");
-        let limits = Limits { requests: Some(self.options.warmup), duration: None };
-        let schedule = Schedule::Queue { time_scale: self.options.time_scale };
-        let starts = self.starts(schedule, limits, seed);
+        let few = queue(self.conversations(seed), Some(self.options.warmup), self.options.time_scale);
+        let starts = Starts::Queue { next: Box::new(few), until: None };
         let clients = WARMUP_CLIENTS.min(u32::try_from(self.options.warmup).unwrap_or(u32::MAX));
         let load = Load::Closed { concurrency: clients };
         let mut plan = self.plan(survey, load, starts, 0, seed);
@@ -203,11 +231,25 @@ impl Run {
         bail!("no warm-up request was answered ({:?}{status}): {why}", first.ending)
     }
 
-    fn starts(&self, schedule: Schedule, limits: Limits, seed: u64) -> Vec<Start> {
+    fn conversations(&self, seed: u64) -> Box<dyn Iterator<Item = Conversation> + Send> {
         match &self.material {
-            Material::Drawn(synthetic) => schedule.starts(synthetic.conversations(seed), limits, seed),
-            Material::Read(conversations) => schedule.starts(conversations.iter().cloned(), limits, seed),
+            Material::Drawn(synthetic) => Box::new(synthetic.conversations(seed)),
+            Material::Read(conversations) => Box::new(shared(conversations.clone())),
         }
+    }
+
+    fn paced(&self, schedule: Schedule, seed: u64) -> (Starts, Figures) {
+        let starts = schedule.starts(self.conversations(seed), self.options.limits, seed);
+        let figures = Figures::of(starts.iter().map(|start| &start.conversation));
+        (Starts::Paced(starts), figures)
+    }
+
+    fn queued(&self, seed: u64) -> (Starts, Figures) {
+        let Limits { requests, duration } = self.options.limits;
+        let all = || queue(self.conversations(seed), requests, self.options.time_scale);
+        // Where there is no end, some tell of all.
+        let some: Vec<Conversation> = all().take(FIGURES_OF).map(|start| start.conversation).collect();
+        (Starts::Queue { next: Box::new(all()), until: duration }, Figures::of(&some))
     }
 
     /// Writes the result down.
@@ -288,7 +330,7 @@ fn read_source(options: &Options) -> Result<(Material, Workload)> {
                 trace: Some(name),
                 ..Workload::default()
             };
-            Ok((Material::Read(conversations), workload))
+            Ok((Material::Read(conversations.into()), workload))
         }
     }
 }
@@ -318,7 +360,7 @@ fn levels(options: &Options, material: &Material) -> Result<Vec<Level>> {
     let time_scale = options.time_scale;
     let open = |rate: &f64, arrivals: Arrivals| Level {
         load: Load::Open { rate: *rate, arrivals: arrivals.to_string() },
-        schedule: Schedule::Arrivals { arrivals, rate: *rate, time_scale },
+        schedule: Some(Schedule::Arrivals { arrivals, rate: *rate, time_scale }),
     };
     let levels: Vec<Level> = match &options.load {
         LoadPlan::Rates { rates, arrivals } => rates.iter().map(|rate| open(rate, *arrivals)).collect(),
@@ -326,29 +368,25 @@ fn levels(options: &Options, material: &Material) -> Result<Vec<Level>> {
             let Material::Read(conversations) = material else {
                 bail!("only a trace has arrivals of its own");
             };
-            let figures = Figures::of(conversations);
+            let figures = Figures::of(conversations.iter());
             let span_s = figures.span.as_secs_f64();
             let rate = (span_s > 0.0).then(|| figures.requests as f64 / span_s * time_scale);
             vec![Level {
                 load: Load::Trace { time_scale, rate },
-                schedule: Schedule::Recorded { time_scale },
+                schedule: Some(Schedule::Recorded { time_scale }),
             }]
         }
         LoadPlan::Clients(clients) => clients
             .iter()
-            .map(|clients| Level {
-                load: Load::Closed { concurrency: *clients },
-                schedule: Schedule::Queue { time_scale },
-            })
+            .map(|clients| Level { load: Load::Closed { concurrency: *clients }, schedule: None })
             .collect(),
     };
     if levels.is_empty() {
         bail!("no load is given");
     }
     let endless = matches!(material, Material::Drawn(_));
-    let closed = matches!(options.load, LoadPlan::Clients(_));
-    if endless && options.limits.requests.is_none() && (closed || options.limits.duration.is_none()) {
-        bail!("drawn requests have no end: give --requests, or --duration with a rate");
+    if endless && options.limits == Limits::default() {
+        bail!("drawn requests have no end: give --requests or --duration");
     }
     Ok(levels)
 }

@@ -46,7 +46,9 @@ impl Scraper {
         let mut scrapes = Vec::new();
         for task in self.tasks {
             scrapes.extend(
-                task.await.ok().filter(|scrape| !scrape.gauges.is_empty() || !scrape.counters.is_empty()),
+                task.await
+                    .ok()
+                    .filter(|scrape: &Scrape| !scrape.gauges.is_empty() || !scrape.counters.is_empty()),
             );
         }
         scrapes

@@ -39,20 +39,21 @@ impl Survey {
         let key = options.api_key.as_deref();
         let endpoint = Endpoint::at(&known.url, key)?;
         let engines: Result<Vec<Endpoint>> = known.engines.iter().map(|url| Endpoint::at(url, key)).collect();
-        let mut engines = engines?;
+        let engines = engines?;
         let (model, max_model_len) = served(&endpoint, options.model.as_deref()).await?;
         let server = server(&endpoint, &engines).await;
-        if engines.is_empty() {
-            engines.push(endpoint.clone());
-        }
-        let mut conditions = Vec::new();
         let mut targets = vec![Target { name: "endpoint".to_owned(), endpoint: endpoint.clone() }];
+        let mut conditions = Vec::new();
         for engine in &engines {
-            let Some(condition) = engine_conditions(engine).await else { continue };
-            match engine.base() == endpoint.base() {
-                true => targets[0].name.clone_from(&condition.name),
-                false => targets.push(Target { name: condition.name.clone(), endpoint: engine.clone() }),
-            }
+            let condition = engine_conditions(engine).await?;
+            targets.push(Target { name: condition.name.clone(), endpoint: engine.clone() });
+            conditions.push(condition);
+        }
+        if engines.is_empty()
+            && let Ok(condition) = engine_conditions(&endpoint).await
+            && condition != unknown_engine(&endpoint)
+        {
+            targets[0].name.clone_from(&condition.name);
             conditions.push(condition);
         }
         let vocabulary = match options.token_ids {
@@ -132,11 +133,22 @@ async fn server(endpoint: &Endpoint, engines: &[Endpoint]) -> Option<String> {
     None
 }
 
-/// None of what is no engine, such as a router.
-async fn engine_conditions(engine: &Endpoint) -> Option<EngineConditions> {
+/// What is known of an engine that says nothing.
+fn unknown_engine(engine: &Endpoint) -> EngineConditions {
+    let url = engine.base().to_owned();
+    EngineConditions {
+        name: url.trim_start_matches("http://").to_owned(),
+        url,
+        ..EngineConditions::default()
+    }
+}
+
+/// # Errors
+/// If it has no metrics.
+async fn engine_conditions(engine: &Endpoint) -> Result<EngineConditions> {
     let url = engine.base().to_owned();
     if let Ok(info) = engine.get_json::<EngineInfo>("/baton/info").await {
-        return Some(EngineConditions {
+        return Ok(EngineConditions {
             name: info.engine_id.to_string().split('@').next().unwrap_or_default().to_owned(),
             role: Some(info.role.to_string()),
             url,
@@ -151,17 +163,16 @@ async fn engine_conditions(engine: &Endpoint) -> Option<EngineConditions> {
             transports: info.transports,
         });
     }
-    let page = engine.get_text("/metrics").await.ok()?;
-    let config = page.lines().find(|line| line.starts_with("vllm:cache_config_info"))?;
-    Some(EngineConditions {
-        name: url.trim_start_matches("http://").to_owned(),
-        role: None,
-        url,
+    let page = engine.get_text("/metrics").await?;
+    let Some(config) = page.lines().find(|line| line.starts_with("vllm:cache_config_info")) else {
+        return Ok(unknown_engine(engine));
+    };
+    Ok(EngineConditions {
         prefix_cache: prefix_cache(&page),
         block_tokens: label(config, "block_size").and_then(|size| size.parse().ok()),
         kv_blocks: label(config, "num_gpu_blocks").and_then(|blocks| blocks.parse().ok()),
         kv_dtype: label(config, "cache_dtype").map(str::to_owned),
-        transports: Vec::new(),
+        ..unknown_engine(engine)
     })
 }
 

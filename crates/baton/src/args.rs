@@ -1,5 +1,6 @@
 //! The command line: what each command can be told, its defaults and its help.
 
+mod bench;
 mod chat;
 mod engine;
 mod route;
@@ -14,6 +15,7 @@ use clap::builder::Styles;
 use clap::builder::styling::AnsiColor;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub use bench::{ApiName, ArrivalsName, BenchArgs, BenchCommand, CompareArgs, MeasuringArgs};
 pub use chat::ChatArgs;
 pub use engine::{EngineArgs, KvType, LostKv, Precision, TransportKind};
 pub use route::RouteArgs;
@@ -65,13 +67,15 @@ pub enum Command {
     Route(Box<RouteArgs>),
     /// Talk to a running system in the terminal
     Chat(ChatArgs),
+    /// Measure a running system, or systems side by side
+    Bench(Box<BenchArgs>),
 }
 
 /// What every command can be told.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "All commands")]
 pub struct CommonArgs {
-    /// TOML file with the tables [up], [serve], [route] and [chat]
+    /// TOML file with the tables [up], [serve], [route], [chat] and [bench]
     #[arg(long, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Log what is at least this important

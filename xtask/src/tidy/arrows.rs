@@ -25,7 +25,15 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("baton-soak", &["baton-openai"]),
     (
         "baton",
-        &["baton-types", "baton-server", "baton-router", "baton-model", "baton-openai", "baton-bench", "baton-workload"],
+        &[
+            "baton-types",
+            "baton-server",
+            "baton-router",
+            "baton-model",
+            "baton-openai",
+            "baton-bench",
+            "baton-workload",
+        ],
     ),
     ("xtask", &[]),
 ];
