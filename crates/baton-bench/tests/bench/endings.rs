@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use baton_bench::LoadPlan;
+use baton_workload::Arrivals;
 use baton_workload::result::{Ending, WarningKind};
 
 use crate::stub::{Behaviour, Stub, StubEnding};
@@ -98,4 +100,21 @@ fn a_run_that_is_stopped_has_a_result() {
     assert_eq!(counts.scheduled, 1_000);
     assert!(counts.of(Ending::Complete) > 10 && counts.of(Ending::Unfinished) > 900, "{counts:?}");
     assert!(outcome.dir.join("result.json").exists());
+}
+
+#[test]
+fn a_server_that_is_lost_between_two_rates_leaves_what_was_measured() {
+    let stub = Stub::start(|asked| match asked.number {
+        // One of warm-up and five of the first rate.
+        0..6 => Behaviour::default(),
+        _ => Behaviour { ending: StubEnding::Refused, ..Behaviour::default() },
+    });
+    let measured = measure(&stub, 5, |options| {
+        options.warmup = 1;
+        options.load = LoadPlan::Rates { rates: vec![50.0, 100.0], arrivals: Arrivals::Constant };
+    });
+    let result = &measured.outcome.result;
+    assert_eq!((result.points.len(), measured.ending(Ending::Complete)), (1, 5));
+    let told = result.warnings.iter().find(|warning| warning.kind == WarningKind::MissingFigures).unwrap();
+    assert!(told.text.contains("no warm-up request was answered"), "{}", told.text);
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use baton_bench::LoadPlan;
 use baton_workload::Arrivals;
 use baton_workload::quantile::nearest_rank;
-use baton_workload::result::{Slo, WarningKind};
+use baton_workload::result::{Ending, Slo, WarningKind};
+use baton_workload::schedule::Limits;
 
 use crate::stub::{Behaviour, Stub};
 use crate::world::{Measured, measure};
@@ -115,4 +116,17 @@ fn a_sweep_has_a_point_for_each_rate_and_clients_wait_for_their_answers() {
     assert_eq!((point.client.peak_concurrency, point.counts.scheduled), (3, 30));
     // Ten in a row, each of 20 + 7 x 10 ms.
     assert!(point.duration_s > 0.9, "{}", point.duration_s);
+}
+
+#[test]
+fn clients_stop_when_their_time_is_over() {
+    let stub = Stub::start(|_| Behaviour::default());
+    let measured = measure(&stub, 0, |options| {
+        options.load = LoadPlan::Clients(vec![2]);
+        options.limits = Limits { requests: None, duration: Some(Duration::from_millis(700)) };
+    });
+    let counts = &measured.outcome.result.points[0].counts;
+    // Each takes 90 ms or a little more; what runs at the end is waited for.
+    assert!((10..=16).contains(&counts.scheduled), "{counts:?}");
+    assert_eq!(counts.of(Ending::Complete), counts.scheduled);
 }
