@@ -1,6 +1,7 @@
 //! The binary `baton`: arguments and wiring. What happens to a request is decided elsewhere.
 
 mod args;
+mod bench;
 mod chat;
 mod descriptors;
 mod http;
@@ -40,6 +41,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Chat(args) => on_this_thread(chat::chat(args)),
         Command::Report(args) => report::report(args),
         Command::Serve(args) => on_all_cores(serve::serve(args)),
+        Command::Bench(args) => on_all_cores(bench::bench(args)),
         Command::Route(args) => on_all_cores(route::route(args)),
     }
 }
