@@ -241,6 +241,7 @@ fn engine_info(
         block_tokens: config.block_tokens,
         unit_tokens: config.unit_tokens(),
         kv_dtype: (!config.kv_convert).then_some(config.kv_dtype),
+        prefix_cache: Some(config.prefix_cache),
         load: Default::default(),
     }
 }

@@ -24,11 +24,21 @@ const ARROWS: &[(&str, &[&str])] = &[
         "baton-sim",
         &["baton-types", "baton-proto", "baton-engine", "baton-routing", "baton-model", "baton-workload"],
     ),
+    ("baton-bench", &["baton-types", "baton-workload", "baton-openai"]),
     ("baton-soak", &["baton-openai"]),
     ("baton-report", &["baton-workload"]),
     (
         "baton",
-        &["baton-types", "baton-server", "baton-router", "baton-model", "baton-openai", "baton-report"],
+        &[
+            "baton-types",
+            "baton-server",
+            "baton-router",
+            "baton-model",
+            "baton-openai",
+            "baton-bench",
+            "baton-report",
+            "baton-workload",
+        ],
     ),
     ("xtask", &[]),
 ];

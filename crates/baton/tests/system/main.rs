@@ -1,5 +1,6 @@
 //! The binary as its users meet it: whole systems of real processes, with the emulated model.
 
+mod bench;
 mod chat;
 mod conversations;
 mod different_sides;
