@@ -30,9 +30,11 @@ mod server;
 mod side_channel;
 mod text;
 mod ticket;
+mod timeline;
 mod transfer_link;
 mod utf8;
 
+pub use baton_trace::TraceConfig;
 pub use byte_tokenizer::ByteTokenizer;
 pub use config::{
     CheckpointChoice, EmulatedChoice, LostKv, ModelChoice, PeerTlsConfig, Precision, ServerConfig,

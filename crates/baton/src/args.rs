@@ -5,6 +5,7 @@ mod engine;
 mod route;
 mod routing;
 mod serve;
+mod trace;
 mod units;
 mod up;
 
@@ -19,6 +20,7 @@ pub use engine::{EngineArgs, KvType, LostKv, Precision, TransportKind};
 pub use route::RouteArgs;
 pub use routing::{HandOff, Policy, RoutingArgs, Strategy};
 pub use serve::ServeArgs;
+pub use trace::TraceArgs;
 pub use units::{ByteSize, Span};
 pub use up::UpArgs;
 

@@ -13,15 +13,24 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("baton-model", &["baton-types", "baton-engine"]),
     ("baton-transport", &["baton-types"]),
     ("baton-openai", &["baton-types"]),
+    ("baton-trace", &[]),
     // Programs.
     (
         "baton-server",
-        &["baton-types", "baton-proto", "baton-engine", "baton-model", "baton-transport", "baton-openai"],
+        &[
+            "baton-types",
+            "baton-proto",
+            "baton-engine",
+            "baton-model",
+            "baton-transport",
+            "baton-openai",
+            "baton-trace",
+        ],
     ),
-    ("baton-router", &["baton-types", "baton-routing", "baton-openai"]),
+    ("baton-router", &["baton-types", "baton-routing", "baton-openai", "baton-trace"]),
     ("baton-sim", &["baton-types", "baton-proto", "baton-engine", "baton-routing", "baton-model"]),
     ("baton-soak", &["baton-openai"]),
-    ("baton", &["baton-types", "baton-server", "baton-router", "baton-model", "baton-openai"]),
+    ("baton", &["baton-types", "baton-server", "baton-router", "baton-model", "baton-openai", "baton-trace"]),
     ("xtask", &[]),
 ];
 

@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 use baton_openai::answer::ReturnedIds;
 use baton_openai::{Answer, ApiError, Endpoint, ErrorKind, SseEncoder};
+use baton_trace::TraceParent;
 use baton_types::TokenId;
 use bytes::{Bytes, BytesMut};
 
@@ -18,6 +19,7 @@ use crate::app::App;
 use crate::exchange::{End, Exchange, Step};
 use crate::random::draw_u128;
 use crate::request;
+use crate::timeline::Origin;
 
 /// Whose request this is. Whoever stands in front of the engine says so; KV is never shared between tenants
 /// (I13).
@@ -33,7 +35,7 @@ pub(super) async fn completions(State(app): State<Arc<App>>, request: Request) -
 }
 
 async fn generate(app: Arc<App>, endpoint: Endpoint, request: Request) -> Result<Response, ApiError> {
-    let arrived = Instant::now();
+    let origin = Origin { arrived: Instant::now(), parent: trace_parent(request.headers()) };
     let model = app.open()?.info.model.clone();
     let place = app.place()?;
     let tenant = tenant(request.headers())?;
@@ -49,7 +51,7 @@ async fn generate(app: Arc<App>, endpoint: Endpoint, request: Request) -> Result
         prompt_ids: prepared.return_token_ids.then(|| prepared.request.prompt.clone()),
     };
     let stream = prepared.stream;
-    let exchange = Exchange::begin(app, prepared, place, arrived)?;
+    let exchange = Exchange::begin(app, prepared, place, origin)?;
     if stream { streamed(exchange, how).await } else { whole(exchange, how).await }
 }
 
@@ -72,6 +74,10 @@ fn tenant(headers: &HeaderMap) -> Result<String, ApiError> {
             format!("The tenant header must have at most {MAX_TENANT_BYTES} ASCII characters."),
         )),
     }
+}
+
+fn trace_parent(headers: &HeaderMap) -> Option<TraceParent> {
+    TraceParent::parse(headers.get(TraceParent::HEADER)?.to_str().ok()?)
 }
 
 fn unix_now() -> u64 {
