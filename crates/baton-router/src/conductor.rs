@@ -120,7 +120,11 @@ impl Conductor {
     }
 
     /// Hands a request to the core. Dropping the guard tells it that the client is gone.
-    pub fn arrive(self: &Arc<Self>, arrival: Arrival) -> (ClientGuard, oneshot::Receiver<Begin>) {
+    pub fn arrive(
+        self: &Arc<Self>,
+        arrival: Arrival,
+        client_id: &str,
+    ) -> (ClientGuard, oneshot::Receiver<Begin>) {
         let (begin, receiver) = oneshot::channel();
         let mut state = self.lock();
         let request = RequestId(state.next_request);
@@ -128,7 +132,7 @@ impl Conductor {
         let streaming = arrival.ask.streaming;
         let now = self.now();
         if let Some(timeline) = &mut state.timeline {
-            timeline.arrived(now, request, trace_parent(&arrival.ask));
+            timeline.arrived(now, request, client_id, trace_parent(&arrival.ask));
         }
         let live = LiveRequest {
             ask: Arc::new(arrival.ask),

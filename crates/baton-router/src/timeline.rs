@@ -24,6 +24,7 @@ pub(crate) struct Timeline {
 #[derive(Debug)]
 struct Request {
     context: SpanContext,
+    client_id: String,
     slot: u32,
     arrived: Time,
     /// Since when it has no leg.
@@ -50,10 +51,11 @@ impl Timeline {
         Self { tracer, epoch_ns, engines, requests, legs, lanes: Lanes::from(1) }
     }
 
-    /// Before the core hears of the request; `parent` is what its client brought.
-    pub fn arrived(&mut self, now: Time, request: RequestId, parent: Option<TraceParent>) {
+    /// Before the core hears of the request; `parent` is what its client brought, `client_id` what its answer is called by.
+    pub fn arrived(&mut self, now: Time, request: RequestId, client_id: &str, parent: Option<TraceParent>) {
         let live = Request {
             context: self.tracer.continue_from(parent),
+            client_id: client_id.to_owned(),
             slot: self.lanes.take(),
             arrived: now,
             queued: Some(now),
@@ -110,7 +112,7 @@ impl Timeline {
         let leg = Leg { start: start.clone(), context, since: now, connected: None, first_byte: None };
         self.legs.insert(start.leg, leg);
         // From one leg to the next there is often nothing in between.
-        if let Some(since) = queued.filter(|since| start.attempt == 1 && *since < now || start.attempt > 1) {
+        if let Some(since) = queued.filter(|since| *since < now) {
             self.queue(start.request, since, now, start.attempt);
         }
     }
@@ -171,8 +173,11 @@ impl Timeline {
             RequestEnd::Failed(failure) => (format!("{failure:?}"), true),
         };
         let lane = Lane { slot: request.slot, row: 0, name: "request" };
-        let args =
-            Args::default().text("outcome", outcome).int("request", id.0).int("attempts", request.attempts);
+        let args = Args::default()
+            .text("request", request.client_id)
+            .text("outcome", outcome)
+            .int("number", id.0)
+            .int("attempts", request.attempts);
         let events = request.first_byte.map(|at| ("first byte", self.ns(at))).into_iter().collect();
         let span = Span::new("request", lane, self.ns(request.arrived), self.ns(now));
         self.tracer.record(Span { context: Some(request.context), args, failed, events, ..span });

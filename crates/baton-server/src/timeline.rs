@@ -12,7 +12,7 @@ use baton_proto::{Direction, Message, PostId};
 use baton_trace::{Args, Lane, Lanes, Span, TraceParent, Tracer};
 use baton_types::{EngineId, SeqId, Time, TransferId};
 
-use leg::{Leg, Recorder, Way};
+use leg::{Leg, Recorder};
 
 /// Legs that are followed at a time (I11). Each has at most one per transfer thread's post.
 const MAX_LEGS: usize = 8192;
@@ -20,12 +20,14 @@ const MAX_LEGS: usize = 8192;
 const STEPS: Lane = Lane { slot: 0, row: 0, name: "steps" };
 
 /// Where a request came from.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Origin {
     /// When its first byte came.
     pub arrived: Instant,
     /// The span that it is a part of, by its client's word.
     pub parent: Option<TraceParent>,
+    /// What its client calls it.
+    pub request_id: Option<String>,
 }
 
 /// How large what is moved is.
@@ -115,7 +117,7 @@ impl Timeline {
             }
         }
         let arrived = Time::ZERO + origin.arrived.saturating_duration_since(self.out.epoch);
-        let leg = Leg::new(&self.out, self.lanes.take(), request, origin.parent, arrived.min(now), now);
+        let leg = Leg::new(&self.out, self.lanes.take(), request, origin, arrived.min(now), now);
         for transfer in leg.transfers() {
             // An id that is in use is another leg's, and this one is about to be refused.
             self.transfers.entry(transfer).or_insert(request.seq);
@@ -243,7 +245,9 @@ impl Timeline {
 
     /// What this engine says to another.
     fn said(&mut self, now: Time, message: &Message) {
-        let Some((seq, leg, way)) = self.about(message) else { return };
+        let Some((seq, transfer)) = self.about(message) else { return };
+        let Some(leg) = self.legs.get_mut(&seq) else { return };
+        let way = leg.way(transfer);
         match message {
             Message::Register { .. } => leg.registers(&self.out, now),
             Message::Claim { attempt, .. } => leg.claims(&self.out, now, way, *attempt),
@@ -257,8 +261,9 @@ impl Timeline {
 
     /// What another engine says to this one.
     fn heard(&mut self, now: Time, message: &Message) {
-        let Some((seq, leg, way)) = self.about(message) else { return };
-        let transfer = leg.transfer(way);
+        let Some((seq, transfer)) = self.about(message) else { return };
+        let Some(leg) = self.legs.get_mut(&seq) else { return };
+        let way = leg.way(transfer);
         match message {
             Message::Claim { .. } => leg.is_claimed(&self.out, now),
             Message::Granted { .. } => leg.answered(&self.out, now, way, true),
@@ -269,12 +274,12 @@ impl Timeline {
             Message::DoneAck { .. } | Message::Abort { .. } | Message::Aborted { .. } => leg.owes_nothing(),
             _ => {}
         }
-        self.heard = transfer;
+        self.heard = Some(transfer);
         self.forget_if_over(seq);
     }
 
     /// Whose leg a message is about.
-    fn about(&mut self, message: &Message) -> Option<(SeqId, &mut Leg, Way)> {
+    fn about(&self, message: &Message) -> Option<(SeqId, TransferId)> {
         let transfer = match message {
             Message::Register { transfer, .. }
             | Message::Claim { transfer, .. }
@@ -286,10 +291,7 @@ impl Timeline {
             | Message::Aborted { transfer } => transfer,
             _ => return None,
         };
-        let seq = *self.transfers.get(transfer)?;
-        let leg = self.legs.get_mut(&seq)?;
-        let way = leg.way(*transfer);
-        Some((seq, leg, way))
+        Some((*self.transfers.get(transfer)?, *transfer))
     }
 
     fn forget_if_over(&mut self, seq: SeqId) {

@@ -93,7 +93,7 @@ pub enum Arg {
     Text(Cow<'static, str>),
 }
 
-/// What a span says, in the order of writing. No text of a client's is ever among it.
+/// What a span says, in the order of writing. Of a client's words, only the id that it gave its request is ever among it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Args(pub Vec<(&'static str, Arg)>);
 

@@ -25,6 +25,9 @@ use crate::timeline::Origin;
 /// (I13).
 const TENANT_HEADER: &str = "x-baton-tenant";
 const MAX_TENANT_BYTES: usize = 256;
+/// What its client calls a request; in timelines only.
+const REQUEST_ID_HEADER: &str = "x-request-id";
+const MAX_REQUEST_ID_BYTES: usize = 256;
 
 pub(super) async fn chat(State(app): State<Arc<App>>, request: Request) -> Response {
     respond(generate(app, Endpoint::Chat, request).await)
@@ -35,7 +38,7 @@ pub(super) async fn completions(State(app): State<Arc<App>>, request: Request) -
 }
 
 async fn generate(app: Arc<App>, endpoint: Endpoint, request: Request) -> Result<Response, ApiError> {
-    let origin = Origin { arrived: Instant::now(), parent: trace_parent(request.headers()) };
+    let origin = origin(request.headers());
     let model = app.open()?.info.model.clone();
     let place = app.place()?;
     let tenant = tenant(request.headers())?;
@@ -76,8 +79,12 @@ fn tenant(headers: &HeaderMap) -> Result<String, ApiError> {
     }
 }
 
-fn trace_parent(headers: &HeaderMap) -> Option<TraceParent> {
-    TraceParent::parse(headers.get(TraceParent::HEADER)?.to_str().ok()?)
+/// What the headers say of where a request comes from that arrives now.
+fn origin(headers: &HeaderMap) -> Origin {
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    let parent = text(TraceParent::HEADER).and_then(TraceParent::parse);
+    let request_id = text(REQUEST_ID_HEADER).filter(|id| id.len() <= MAX_REQUEST_ID_BYTES).map(str::to_owned);
+    Origin { arrived: Instant::now(), parent, request_id }
 }
 
 fn unix_now() -> u64 {

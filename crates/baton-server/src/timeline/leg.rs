@@ -3,8 +3,10 @@
 use std::time::Instant;
 
 use baton_engine::{BatchEntry, FinishReason, HandOff, Refusal, Request, Usage};
-use baton_trace::{Args, Flow, Kind, Lane, Span, SpanContext, TraceParent, Tracer};
+use baton_trace::{Args, Flow, Kind, Lane, Span, SpanContext, Tracer};
 use baton_types::{Time, TransferId, TransferMode};
+
+use super::Origin;
 
 const LEG_ROW: (u32, &str) = (0, "request");
 const PHASE_ROW: (u32, &str) = (1, "phases");
@@ -54,6 +56,7 @@ pub(super) struct Leg {
     /// The request has been answered; slices may still be on their way.
     pub ended: bool,
     context: SpanContext,
+    request_id: Option<String>,
     part: Part,
     hand_off: Option<(TransferId, TransferMode)>,
     readback: Option<TransferId>,
@@ -83,7 +86,7 @@ impl Leg {
         out: &Recorder,
         slot: u32,
         request: &Request,
-        parent: Option<TraceParent>,
+        origin: Origin,
         arrived: Time,
         now: Time,
     ) -> Self {
@@ -95,7 +98,8 @@ impl Leg {
         let leg = Self {
             slot,
             ended: false,
-            context: out.tracer.continue_from(parent),
+            context: out.tracer.continue_from(origin.parent),
+            request_id: origin.request_id,
             part,
             hand_off,
             readback: request.reuse.as_ref().map(|reuse| reuse.transfer),
@@ -327,6 +331,9 @@ impl Leg {
             Part::Destination => "decode",
         };
         let mut args = Args::default().text("outcome", outcome).int("seq", self.seq);
+        if let Some(id) = self.request_id.take() {
+            args = args.text("request", id);
+        }
         if let Some((transfer, mode)) = self.hand_off {
             args = args.text("transfer", transfer.to_string()).text("mode", mode_name(mode));
         }

@@ -50,7 +50,8 @@ impl Script {
         };
         // It took a millisecond to read.
         let arrived = self.epoch + Duration::from_millis(ms - 1);
-        let origin = Origin { arrived, parent: TraceParent::parse(CLIENT) };
+        let origin =
+            Origin { arrived, parent: TraceParent::parse(CLIENT), request_id: Some("mine".to_owned()) };
         self.timeline.submitted(Time::from_millis(ms), &request, origin);
     }
 
@@ -199,6 +200,7 @@ fn a_push_s_source_computes_and_writes_at_once() {
         (&2000.into(), &"write".into())
     );
     let leg = script.span("prefill");
+    assert_eq!(leg["args"]["request"], "mine");
     assert_eq!(leg["args"]["trace"], CLIENT[3..35]);
     assert_eq!(leg["args"]["parent"], CLIENT[36..52]);
     for span in spans.iter().filter(|span| !["step", "prefill"].contains(&span["name"].as_str().unwrap())) {
