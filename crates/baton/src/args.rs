@@ -3,11 +3,12 @@
 mod bench;
 mod chat;
 mod engine;
-mod report;
 mod nixl;
+mod report;
 mod route;
 mod routing;
 mod serve;
+mod trace;
 mod units;
 mod up;
 
@@ -20,11 +21,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 pub use bench::{ApiName, ArrivalsName, BenchArgs, BenchCommand, CompareArgs, MeasuringArgs};
 pub use chat::ChatArgs;
 pub use engine::{EngineArgs, KvType, LostKv, Precision, TransportKind};
-pub use report::{ReportArgs, ReportFormat};
 pub use nixl::{NixlArgs, NixlCommand};
+pub use report::{ReportArgs, ReportFormat};
 pub use route::RouteArgs;
 pub use routing::{HandOff, Policy, RoutingArgs, Strategy};
 pub use serve::ServeArgs;
+pub use trace::TraceArgs;
 pub use units::{ByteSize, Span};
 pub use up::UpArgs;
 

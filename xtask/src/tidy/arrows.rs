@@ -14,12 +14,21 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("baton-transport", &["baton-types"]),
     ("baton-openai", &["baton-types"]),
     ("baton-workload", &["baton-types"]),
+    ("baton-trace", &[]),
     // Programs.
     (
         "baton-server",
-        &["baton-types", "baton-proto", "baton-engine", "baton-model", "baton-transport", "baton-openai"],
+        &[
+            "baton-types",
+            "baton-proto",
+            "baton-engine",
+            "baton-model",
+            "baton-transport",
+            "baton-openai",
+            "baton-trace",
+        ],
     ),
-    ("baton-router", &["baton-types", "baton-routing", "baton-openai"]),
+    ("baton-router", &["baton-types", "baton-routing", "baton-openai", "baton-trace"]),
     (
         "baton-sim",
         &["baton-types", "baton-proto", "baton-engine", "baton-routing", "baton-model", "baton-workload"],
@@ -37,6 +46,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "baton-openai",
             "baton-bench",
             "baton-report",
+            "baton-trace",
             "baton-workload",
         ],
     ),

@@ -7,5 +7,6 @@ mod different_sides;
 mod kills;
 mod program;
 mod same_words;
+mod timeline;
 mod trust;
 mod up;
