@@ -5,6 +5,7 @@ mod chat;
 mod different_sides;
 mod kills;
 mod program;
+mod report;
 mod same_words;
 mod trust;
 mod up;
