@@ -89,7 +89,8 @@ class Lanes {
       tooltip(told.title, told.rows, box.left + Math.min(box.width * 0.6, (box.width * Math.min(100, at(end))) / 100), box.bottom + 18);
     };
     lane.addEventListener("pointerenter", show);
-    lane.addEventListener("focus", show);
+    // Once it has been scrolled to.
+    lane.addEventListener("focus", () => requestAnimationFrame(() => document.activeElement === lane && show()));
     lane.addEventListener("pointerleave", hideTooltip);
     lane.addEventListener("blur", hideTooltip);
     return lane;
