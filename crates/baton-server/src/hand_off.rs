@@ -86,6 +86,7 @@ pub(crate) fn answer(handle: &Handle, identity: &Identity) -> KvTransferParams {
         tp_size: Some(1),
         remote_num_tokens: Some(handle.tokens),
         remote_prefill_cached_tokens: Some(handle.cached_tokens),
+        ..KvTransferParams::default()
     }
 }
 
