@@ -1,7 +1,6 @@
 // Charts: uPlot gives scales, axes and grid; the marks are drawn here, since a series has its own points.
 
-const DASHES = [[], [7, 3], [2, 2.5], [9, 3, 2, 3], [], [5, 2], [2, 2], [8, 2, 2, 2]];
-const STYLES = 8;
+const DASHES = [[], [7, 3], [2, 2.5], [9, 3, 2, 3], [4, 1.5], [5, 2], [2, 2], [8, 2, 2, 2]];
 const hidden = new Set();
 const charts = [];
 
@@ -13,9 +12,9 @@ function colour(name) {
   return getComputedStyle(probe).color;
 }
 
-function marker(ctx, series, x, y, r) {
+function marker(ctx, shape, x, y, r) {
   ctx.beginPath();
-  switch (series % 4) {
+  switch (shape % 4) {
     case 0: ctx.arc(x, y, r, 0, 2 * Math.PI); break;
     case 1: ctx.rect(x - r * 0.9, y - r * 0.9, r * 1.8, r * 1.8); break;
     case 2: ctx.moveTo(x, y - r * 1.2); ctx.lineTo(x + r * 1.15, y + r); ctx.lineTo(x - r * 1.15, y + r); ctx.closePath(); break;
@@ -180,14 +179,14 @@ class Chart {
     ctx.clip();
     const many = this.spec.kind === "quantiles" || this.spec.kind === "samples";
     for (const line of lines) {
-      const style = line.s % STYLES;
+      const style = data.series[line.s];
       const aside = this.aside(line, lines) * ratio;
       const px = (place) => plot.valToPos(line.x[place], "x", true) + aside;
       const py = (value) => plot.valToPos(this.log.y ? Math.max(value, 1e-9) : value, "y", true);
-      ctx.strokeStyle = ctx.fillStyle = colour(`s${style}`);
+      ctx.strokeStyle = ctx.fillStyle = colour(`s${style.colour}`);
       ctx.lineWidth = (many ? 1.8 : 2) * ratio;
       ctx.lineJoin = "round";
-      ctx.setLineDash(DASHES[style].map((n) => n * ratio));
+      ctx.setLineDash(DASHES[style.dash].map((n) => n * ratio));
       ctx.beginPath();
       if (this.spec.kind !== "marks") line.x.forEach((_, place) => ctx[place ? "lineTo" : "moveTo"](px(place), py(line.y[place])));
       ctx.stroke();
@@ -209,7 +208,7 @@ class Chart {
         ctx.stroke();
         ctx.globalAlpha = 1;
       });
-      line.x.forEach((_, place) => marker(ctx, line.s, px(place), py(line.y[place]), 4 * ratio));
+      line.x.forEach((_, place) => marker(ctx, style.colour, px(place), py(line.y[place]), 4 * ratio));
     }
     ctx.restore();
   }
@@ -217,7 +216,7 @@ class Chart {
   overlay(lines) {
     const over = this.plot.over;
     this.hair = over.appendChild(make("div", "hair"));
-    this.dots = lines.map((line) => over.appendChild(make("div", `dot s${line.s % STYLES}`)));
+    this.dots = lines.map((line) => over.appendChild(make("div", `dot s${data.series[line.s].colour}`)));
     const at = (event) => {
       const box = over.getBoundingClientRect();
       this.point(this.nearest(lines, event.clientX - box.left, event.clientY - box.top), lines);
@@ -334,7 +333,7 @@ function tooltip(title, rows, left, top) {
   for (const row of rows) {
     const line = table.insertRow();
     const name = line.insertCell();
-    if (row.series !== undefined) name.append(swatch(row.series), data.series[row.series]);
+    if (row.series !== undefined) name.append(swatch(row.series), data.series[row.series].name);
     else name.append(row.name);
     const value = line.insertCell();
     value.className = "v";

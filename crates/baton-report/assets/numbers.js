@@ -80,8 +80,12 @@ const make = (tag, className, text) => {
   return element;
 };
 
-// The legend's picture of a series, for tooltips and lanes.
+// A series' piece of line with its marker.
 function swatch(series) {
-  const drawn = document.querySelector(`.legend [data-series="${series}"] .swatch`);
-  return drawn ? drawn.cloneNode(true) : document.createTextNode("");
+  const ns = "http://www.w3.org/2000/svg";
+  const svg = document.createElementNS(ns, "svg");
+  svg.setAttribute("class", `swatch s${data.series[series].colour}`);
+  svg.setAttribute("aria-hidden", "true");
+  svg.appendChild(document.createElementNS(ns, "use")).setAttribute("href", `#w${series}`);
+  return svg;
 }

@@ -30,7 +30,7 @@ function choose(section) {
   const view = chosen.reduce((index, [value, count]) => index * count + value, 0);
   for (const chart of bySection.get(section) ?? []) chart.show(view);
   const lanes = timelines.find((timeline) => section.contains(timeline.element));
-  if (lanes) lanes.show({ load: chosen[0][0], which: chosen[1][0], along: chosen[2][0] });
+  if (lanes) lanes.show({ load: chosen[0][0], which: chosen[1][0], along: chosen[2][0], until: chosen[3][0] });
 }
 
 function redraw() {

@@ -14,7 +14,7 @@ class Lanes {
   constructor(spec, element) {
     this.spec = spec;
     this.element = element;
-    this.choice = { load: 0, which: 0, along: 0 };
+    this.choice = { load: 0, which: 0, along: 0, until: 0 };
     const seen = new Set(spec.requests.flatMap((request) => request.ph.map(([phase]) => phase)));
     const legend = make("ul", "phases");
     for (const phase of Object.keys(PHASES).filter((phase) => seen.has(phase))) {
@@ -47,8 +47,10 @@ class Lanes {
     const requests = this.requests();
     const shift = (r) => (this.choice.along ? r.at : 0);
     const end = (r) => Math.max(0, ...r.ph.map((phase) => phase[2]));
+    // What lies beyond the first token runs out of the picture.
+    const shown = (r) => (this.choice.until && r.t.length ? r.t[0] * 1.03 : end(r));
     const low = this.choice.along ? Math.min(...requests.map((r) => r.at)) : 0;
-    const high = Math.max(low + 1e-6, ...requests.map((r) => shift(r) + end(r)));
+    const high = Math.max(low + 1e-6, ...requests.map((r) => shift(r) + shown(r)));
     const at = (ms) => ((ms - low) / (high - low)) * 100;
     const ticks = make("div", "ticks");
     for (const ms of steps(low, high, innerWidth < 720 ? 4 : 8)) {
@@ -62,29 +64,29 @@ class Lanes {
   }
 
   lane(request, before, at, end) {
-    const lane = make("li", `lane s${request.s % STYLES}`);
+    const lane = make("li", `lane s${data.series[request.s].colour}`);
     if (before && before.i !== request.i && !this.choice.which) lane.classList.add("first");
     if (request.bad) lane.classList.add("failed");
     lane.tabIndex = -1;
     const who = make("span", "who");
     who.append(swatch(request.s), `#${request.i}`, make("small", "", request.n));
     const track = make("div", "track");
-    for (const [phase, from, to] of request.ph) {
+    for (const [phase, from, to] of request.ph.filter(([, from]) => at(from) <= 100)) {
       const bar = track.appendChild(make("span", `ph-${phase}`));
       bar.style.left = `${at(from)}%`;
-      bar.style.width = `${at(to) - at(from)}%`;
+      bar.style.width = `${Math.min(at(to), 100) - at(from)}%`;
     }
-    track.append(tokenMarks(request.t.map(at)));
+    track.append(tokenMarks(request.t.map(at).filter((place) => place <= 100)));
     if (request.bad) {
       const broke = track.appendChild(make("span", "broke", "×"));
       broke.style.left = `${at(end)}%`;
     }
-    lane.append(who, track, make("span", "end", request.ph.length ? milliseconds(end) : "never sent"));
+    lane.append(who, track, make("span", "end", request.ph.length ? milliseconds(this.choice.until ? request.t[0] ?? end : end) : "never sent"));
     const told = this.told(request, end);
     lane.setAttribute("aria-label", `${told.title}: ${told.rows.map((row) => `${row.name} ${row.value}`).join(", ")}`);
     const show = () => {
       const box = track.getBoundingClientRect();
-      tooltip(told.title, told.rows, box.left + Math.min(box.width * 0.6, (box.width * at(end)) / 100), box.bottom + 18);
+      tooltip(told.title, told.rows, box.left + Math.min(box.width * 0.6, (box.width * Math.min(100, at(end))) / 100), box.bottom + 18);
     };
     lane.addEventListener("pointerenter", show);
     lane.addEventListener("focus", show);
@@ -104,7 +106,7 @@ class Lanes {
       value: milliseconds(sum),
     }));
     rows.push({ name: "all of it", value: milliseconds(end) });
-    const name = data.series[request.s];
+    const name = data.series[request.s].name;
     return { title: `${name}, request ${request.i}, ${request.n}`, rows };
   }
 

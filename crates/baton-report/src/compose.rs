@@ -13,7 +13,7 @@ mod warnings;
 
 use crate::figures;
 use crate::input::{Input, InputError};
-use crate::report::{Report, Series};
+use crate::report::{Report, STYLES, Series};
 use crate::study::Study;
 use crate::trace::Trace;
 
@@ -43,9 +43,29 @@ pub fn report(inputs: &[Input], unread: &[InputError], trace: &Trace) -> Report 
         title: title(&study),
         facts: facts(&study),
         warnings: warnings::warnings(&study, unread),
-        series: study.series.iter().map(|series| Series { name: series.name.clone() }).collect(),
+        series: series(&study),
         sections: sections.collect(),
     }
+}
+
+fn series(study: &Study) -> Vec<Series> {
+    let mut systems: Vec<&str> = Vec::new();
+    let mut seen = Vec::new();
+    for series in &study.series {
+        let place = systems.iter().position(|name| *name == series.system_name).unwrap_or_else(|| {
+            systems.push(series.system_name);
+            systems.len() - 1
+        });
+        let run = study.inputs.iter().position(|input| std::ptr::eq(input, series.input)).unwrap_or(0);
+        seen.push((&series.name, place, run));
+    }
+    let repeated = systems.len() < study.series.len();
+    let styled = seen.into_iter().map(|(name, place, run)| Series {
+        name: name.clone(),
+        colour: place % STYLES,
+        dash: if repeated { run } else { place } % STYLES,
+    });
+    styled.collect()
 }
 
 /// More names than these do not fit a heading.

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use crate::chart::Chart;
 use crate::markup::{Escaped, json_in_script};
-use crate::report::{Level, Report, Section, Warning};
+use crate::report::{Level, Report, STYLES, Section, Series, Warning};
 use crate::table::{Bar, Cell, Mark, Row, Table};
 use crate::timeline::Timeline;
 
@@ -39,12 +39,9 @@ const LONG: usize = 40;
 /// Characters of a text that is not broken into lines.
 const SHORT: usize = 26;
 
-/// Colours and dashes repeat after so many series.
-pub const STYLES: usize = 8;
-
 #[derive(Serialize)]
 struct Data<'a> {
-    series: Vec<&'a str>,
+    series: &'a [Series],
     charts: Vec<&'a Chart>,
     timelines: Vec<&'a Timeline>,
 }
@@ -55,7 +52,7 @@ struct Data<'a> {
 /// Numbers or texts that JSON cannot hold, which a report has none of.
 pub fn page(report: &Report) -> Result<String, serde_json::Error> {
     let data = Data {
-        series: report.series.iter().map(|series| series.name.as_str()).collect(),
+        series: &report.series,
         charts: report.sections.iter().flat_map(|section| &section.charts).collect(),
         timelines: report.sections.iter().filter_map(|section| section.timeline.as_ref()).collect(),
     };
@@ -67,7 +64,7 @@ pub fn page(report: &Report) -> Result<String, serde_json::Error> {
     out.push_str("<main id=\"main\">\n");
     warnings(&mut out, &report.warnings);
     for part in &report.sections {
-        section(&mut out, part);
+        section(&mut out, part, &report.series);
     }
     out.push_str("</main>\n");
     let _ = writeln!(
@@ -104,7 +101,7 @@ fn head(out: &mut String, report: &Report, scripts: &[&str]) {
 }
 
 fn header(out: &mut String, report: &Report) {
-    swatches(out);
+    swatches(out, &report.series);
     out.push_str("<a class=\"skip\" href=\"#main\">To the results</a>\n<header>\n");
     out.push_str(
         "<p class=\"eyebrow\">Baton report</p>\n<button type=\"button\" id=\"theme\" hidden></button>\n",
@@ -130,7 +127,8 @@ fn header(out: &mut String, report: &Report) {
         for (index, series) in report.series.iter().enumerate() {
             let _ = write!(
                 out,
-                "<button type=\"button\" aria-pressed=\"true\" data-series=\"{index}\">{}{}</button>",
+                "<button type=\"button\" class=\"s{}\" aria-pressed=\"true\" data-series=\"{index}\">{}{}</button>",
+                series.colour,
                 swatch(index),
                 Escaped(&series.name)
             );
@@ -141,8 +139,8 @@ fn header(out: &mut String, report: &Report) {
 }
 
 /// Pieces of the series' lines with their markers, to be used wherever a series is named; the shapes are those of charts.js.
-fn swatches(out: &mut String) {
-    const DASHES: [&str; STYLES] = ["", "7 3", "2 2.5", "9 3 2 3", "", "5 2", "2 2", "8 2 2 2"];
+fn swatches(out: &mut String, series: &[Series]) {
+    const DASHES: [&str; STYLES] = ["", "7 3", "2 2.5", "9 3 2 3", "4 1.5", "5 2", "2 2", "8 2 2 2"];
     const MARKERS: [&str; 4] = [
         "M17.6 6a3.6 3.6 0 1 1-7.2 0 3.6 3.6 0 1 1 7.2 0z",
         "M10.6 2.6h6.8v6.8h-6.8z",
@@ -150,20 +148,20 @@ fn swatches(out: &mut String) {
         "M14 1.2 18.8 6 14 10.8 9.2 6z",
     ];
     out.push_str("<svg class=\"swatches\" width=\"0\" height=\"0\" aria-hidden=\"true\">");
-    for (style, dash) in DASHES.iter().enumerate() {
+    for (index, series) in series.iter().enumerate() {
+        let (dash, marker) = (DASHES[series.dash % STYLES], MARKERS[series.colour % MARKERS.len()]);
         let _ = write!(
             out,
-            "<symbol id=\"w{style}\" viewBox=\"0 0 28 12\"><path class=\"swatch-line\" d=\"M0 6h28\" stroke-dasharray=\"{dash}\"/>\
-             <path class=\"swatch-marker\" d=\"{}\"/></symbol>",
-            MARKERS[style % MARKERS.len()]
+            "<symbol id=\"w{index}\" viewBox=\"0 0 28 12\"><path class=\"swatch-line\" d=\"M0 6h28\" \
+             stroke-dasharray=\"{dash}\"/><path class=\"swatch-marker\" d=\"{marker}\"/></symbol>"
         );
     }
     out.push_str("</svg>\n");
 }
 
+/// A series' swatch, in whatever colour its element has.
 fn swatch(series: usize) -> String {
-    let style = series % STYLES;
-    format!("<svg class=\"swatch s{style}\" aria-hidden=\"true\"><use href=\"#w{style}\"/></svg>")
+    format!("<svg class=\"swatch\" aria-hidden=\"true\"><use href=\"#w{series}\"/></svg>")
 }
 
 fn warnings(out: &mut String, warnings: &[Warning]) {
@@ -193,7 +191,7 @@ fn warnings(out: &mut String, warnings: &[Warning]) {
     out.push_str("</ul></section>\n");
 }
 
-fn section(out: &mut String, section: &Section) {
+fn section(out: &mut String, section: &Section, series: &[Series]) {
     let id = &section.id;
     let _ = writeln!(
         out,
@@ -220,7 +218,7 @@ fn section(out: &mut String, section: &Section) {
         );
     }
     for part in &section.tables {
-        table(out, part);
+        table(out, part, series);
     }
     out.push_str("</section>\n");
 }
@@ -272,7 +270,7 @@ fn figure(out: &mut String, chart: &Chart) {
     );
 }
 
-fn table(out: &mut String, table: &Table) {
+fn table(out: &mut String, table: &Table, series: &[Series]) {
     let id = &table.id;
     let caption = Escaped(&table.caption);
     if table.folded {
@@ -304,7 +302,7 @@ fn table(out: &mut String, table: &Table) {
     for part in &table.rows {
         // Rows of the next load stand apart from those of the one before.
         let load = part.series.and(part.cells.get(1)).map(|cell| &cell.text);
-        row(out, table, part, before.is_some_and(|before| Some(before) != load));
+        row(out, table, part, series, before.is_some_and(|before| Some(before) != load));
         before = load;
     }
     out.push_str("</tbody></table></div></div>\n");
@@ -313,11 +311,11 @@ fn table(out: &mut String, table: &Table) {
     }
 }
 
-fn row(out: &mut String, table: &Table, row: &Row, apart: bool) {
+fn row(out: &mut String, table: &Table, row: &Row, series: &[Series], apart: bool) {
     let apart = if apart { " apart" } else { "" };
-    match row.series {
+    match row.series.and_then(|index| series.get(index)) {
         Some(series) => {
-            let _ = write!(out, "<tr class=\"s{}{apart}\">", series % STYLES);
+            let _ = write!(out, "<tr class=\"s{}{apart}\">", series.colour);
         }
         None => out.push_str("<tr>"),
     }

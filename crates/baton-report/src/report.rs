@@ -1,5 +1,7 @@
 //! What a report says, before it is a page, Markdown or CSV.
 
+use serde::Serialize;
+
 use crate::chart::Chart;
 use crate::table::Table;
 use crate::timeline::Timeline;
@@ -36,10 +38,17 @@ pub enum Level {
     Note,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Series {
     pub name: String,
+    /// Colour and marker, from 0 to [`STYLES`] - 1: the system's, so that it looks the same in every result.
+    pub colour: usize,
+    /// How the line is dashed: the result's where several have the same system, or else the system's as well.
+    pub dash: usize,
 }
+
+/// So many series look different.
+pub const STYLES: usize = 8;
 
 #[derive(Clone, Debug)]
 pub struct Section {

@@ -54,7 +54,9 @@ fn a_sweep_has_every_strategy_at_every_rate() {
     let run = MadeUp::new(&Plan::default());
     let page = page_of(&run);
     let data = data(&page);
-    assert_eq!(data["series"], serde_json::json!(["none", "pull", "push"]));
+    let names: Vec<&str> =
+        data["series"].as_array().unwrap().iter().map(|s| s["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["none", "pull", "push"]);
     let p90 = &chart(&data, "rate-ttft")["views"][2];
     assert_eq!(p90.as_array().unwrap().len(), 3);
     assert_eq!(p90[2]["x"], serde_json::json!([0.5, 1.0, 2.0, 4.0, 6.0]));
@@ -129,22 +131,20 @@ fn requests_are_the_slowest_and_the_same_for_all() {
 fn nothing_leaves_the_page_and_nothing_in_it_runs_but_its_own_scripts() {
     for run in [MadeUp::new(&Plan::default()), hostile()] {
         let page = page_of(&run);
-        // Words of the result may say anything, as words.
-        let (_, words) = elements(&page, "script")[0];
-        let rest = page.replace(words, "").replace(&made_up_escaped(), "");
-        let outside = [
-            "<link",
-            "<iframe",
-            "<img",
-            "@import",
-            "url(",
-            " src=",
-            "fetch(",
-            "XMLHttpRequest",
-            "href=\"http",
-        ];
-        for outside in outside {
-            assert!(!rest.contains(outside), "{outside}");
+        for outside in
+            ["@import", "url(", "fetch(", "XMLHttpRequest", "href=\"http", "new Worker", "sendBeacon"]
+        {
+            assert!(!page.contains(outside), "{outside}");
+        }
+        let mut attributes: Vec<String> = tags(&page).iter().flat_map(|tag| attribute_names(tag)).collect();
+        attributes.sort_unstable();
+        attributes.dedup();
+        for name in &attributes {
+            assert!(!["src", "srcset", "action", "style", "data"].contains(&name.as_str()), "{attributes:?}");
+            assert!(!name.starts_with("on"), "{attributes:?}");
+        }
+        for tag in ["img", "iframe", "link", "object", "embed", "form", "base"] {
+            assert!(!tags(&page).iter().any(|found| found.split_whitespace().next() == Some(tag)), "{tag}");
         }
         let scripts = elements(&page, "script");
         assert_eq!(scripts.len(), 3, "data, library, page");
@@ -157,6 +157,36 @@ fn nothing_leaves_the_page_and_nothing_in_it_runs_but_its_own_scripts() {
         }
         assert!(!policy.split("style-src").next().unwrap().contains("unsafe-inline"));
     }
+}
+
+/// What stands between `<` and `>`, outside of scripts, styles and comments.
+fn tags(page: &str) -> Vec<&str> {
+    let (mut found, mut rest) = (Vec::new(), page);
+    while let Some(start) = rest.find('<') {
+        rest = &rest[start + 1..];
+        let skip = [("!--", "-->"), ("script", "</script>"), ("style", "</style>")];
+        if let Some((_, end)) = skip.iter().find(|(begin, _)| rest.starts_with(begin)) {
+            rest = rest.split_once(end).unwrap().1;
+            continue;
+        }
+        // An attribute's value may hold what looks like an end.
+        let mut quoted = false;
+        let end = rest.find(|c| {
+            quoted ^= c == '"';
+            c == '>' && !quoted
+        });
+        let (tag, next) = rest.split_at(end.unwrap());
+        found.push(tag);
+        rest = next;
+    }
+    found
+}
+
+fn attribute_names(tag: &str) -> Vec<String> {
+    // Every other piece is a quoted value.
+    let unquoted: Vec<&str> = tag.split('"').step_by(2).collect();
+    let names = unquoted.join(" ");
+    names.split_whitespace().skip(1).map(|name| name.trim_end_matches('=').to_owned()).collect()
 }
 
 /// Hostile words as the page shows them, which are words.
@@ -176,7 +206,7 @@ fn hostile_words_are_words() {
     assert!(!page.contains(HOSTILE));
     assert!(page.matches(&made_up_escaped()).count() > 20, "titles, conditions, warnings, legends, tables");
     let data = data(&page);
-    assert_eq!(data["series"][2], format!("push{HOSTILE}"));
+    assert_eq!(data["series"][2]["name"], format!("push{HOSTILE}"));
     let (_directory, input) = read(&run, "run");
     let report = report(&[input], &[], &Trace::default());
     assert!(!markdown(&report).contains("<img"));
@@ -250,6 +280,8 @@ fn two_results_are_told_apart() {
     let names: Vec<&str> = report.series.iter().map(|series| series.name.as_str()).collect();
     assert_eq!(names[..2], ["first · none", "first · pull"]);
     assert_eq!(names[5], "second · push");
+    let styles: Vec<_> = report.series.iter().map(|series| (series.colour, series.dash)).collect();
+    assert_eq!(styles, [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)], "a system looks the same in both");
     let differs = report.tables().find(|table| table.id == "differences-table").unwrap();
     let conditions: Vec<&str> = differs.rows.iter().map(|row| row.cells[0].text.as_str()).collect();
     assert!(conditions.contains(&"Model") && conditions.contains(&"Seed"), "{conditions:?}");

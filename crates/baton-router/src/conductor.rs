@@ -8,6 +8,7 @@ use baton_openai::body::RawJson;
 use baton_routing::{
     EngineKey, Input, LegFault, LegId, LegStart, Output, RequestEnd, RequestId, RouterCore, Turn,
 };
+use baton_trace::{TraceParent, Tracer};
 use baton_types::{EngineInfo, LegKind, Time};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
@@ -19,6 +20,7 @@ use crate::leg_request::Ask;
 use crate::leg_task::{AnswerLimits, LegTask, Report};
 use crate::metrics::{LegOutcome, Metrics};
 use crate::served_by::ServedBy;
+use crate::timeline::Timeline;
 
 /// An engine's connections, and what metrics call it.
 #[derive(Debug)]
@@ -48,6 +50,8 @@ struct State {
     names: BTreeMap<EngineKey, String>,
     /// The time limit that the timer waits for.
     armed: Option<Time>,
+    /// Where nobody wants one, nothing is done for it.
+    timeline: Option<Timeline>,
 }
 
 /// What the driver holds for a request of the core's.
@@ -88,7 +92,14 @@ pub(crate) struct Arrival {
 }
 
 impl Conductor {
-    pub fn new(core: RouterCore, engines: Vec<EngineLink>, limits: AnswerLimits) -> Arc<Self> {
+    pub fn new(
+        core: RouterCore,
+        engines: Vec<EngineLink>,
+        limits: AnswerLimits,
+        tracer: Option<Tracer>,
+    ) -> Arc<Self> {
+        let epoch = Instant::now();
+        let labels = || engines.iter().map(|engine| engine.label.clone()).collect();
         let state = State {
             core,
             next_request: 0,
@@ -96,24 +107,33 @@ impl Conductor {
             legs: BTreeMap::new(),
             names: BTreeMap::new(),
             armed: None,
+            timeline: tracer.map(|tracer| Timeline::new(tracer, epoch, labels())),
         };
         Arc::new(Self {
             engines,
             limits,
             metrics: Metrics::new(),
-            epoch: Instant::now(),
+            epoch,
             state: Mutex::new(state),
             sooner: Notify::new(),
         })
     }
 
     /// Hands a request to the core. Dropping the guard tells it that the client is gone.
-    pub fn arrive(self: &Arc<Self>, arrival: Arrival) -> (ClientGuard, oneshot::Receiver<Begin>) {
+    pub fn arrive(
+        self: &Arc<Self>,
+        arrival: Arrival,
+        client_id: &str,
+    ) -> (ClientGuard, oneshot::Receiver<Begin>) {
         let (begin, receiver) = oneshot::channel();
         let mut state = self.lock();
         let request = RequestId(state.next_request);
         state.next_request += 1;
         let streaming = arrival.ask.streaming;
+        let now = self.now();
+        if let Some(timeline) = &mut state.timeline {
+            timeline.arrived(now, request, client_id, trace_parent(&arrival.ask));
+        }
         let live = LiveRequest {
             ask: Arc::new(arrival.ask),
             arrived: Instant::now(),
@@ -244,11 +264,17 @@ impl Conductor {
 
     fn feed(self: &Arc<Self>, state: &mut State, input: Input) {
         // Read under the lock: the core's time never runs backwards.
-        let now = Time(u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        let now = self.now();
         tracing::trace!(?now, ?input);
+        if let Some(timeline) = &mut state.timeline {
+            timeline.input(now, &input);
+        }
         state.core.handle_input(now, input);
         while let Some(output) = state.core.poll_output() {
             tracing::debug!(?output);
+            if let Some(timeline) = &mut state.timeline {
+                timeline.output(now, &output);
+            }
             self.perform(state, output);
         }
         if let Some((at, _)) = state.core.poll_timeout()
@@ -256,6 +282,10 @@ impl Conductor {
         {
             self.sooner.notify_one();
         }
+    }
+
+    fn now(&self) -> Time {
+        Time(u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
     fn perform(self: &Arc<Self>, state: &mut State, output: Output) {
@@ -284,8 +314,10 @@ impl Conductor {
         let handle = if start.kind == LegKind::Decode { request.handle.take() } else { None };
         self.metrics.leg_started(&link.label, start.kind, start.attempt);
         let (leg, id, engine, kind) = (start.leg, start.request, start.engine, start.kind);
+        let trace_parent = state.timeline.as_ref().and_then(|timeline| timeline.parent_of(leg));
         let task = LegTask {
             start,
+            trace_parent,
             ask: Arc::clone(&request.ask),
             handle,
             engine: Arc::clone(&link.client),
@@ -335,4 +367,9 @@ impl Conductor {
         // After a panic in the core nothing it says can be trusted.
         self.state.lock().expect("the core has panicked")
     }
+}
+
+/// What the client says its request is a part of.
+fn trace_parent(ask: &Ask) -> Option<TraceParent> {
+    TraceParent::parse(ask.headers.get(TraceParent::HEADER)?.to_str().ok()?)
 }

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use baton_routing::{Limits, PolicyKind, RoutingConfig, Strategy};
+use baton_trace::TraceConfig;
 use baton_types::{EngineRole, Mutation};
 use hyper::Uri;
 use hyper::header::HeaderName;
@@ -36,6 +37,8 @@ pub struct RouterConfig {
     pub expose_served_by: bool,
     /// A header of the client's request whose value becomes the tenant. Only for routers behind a gateway that sets it.
     pub tenant_header: Option<String>,
+    /// Where spans of what the router does go.
+    pub trace: TraceConfig,
 }
 
 /// One engine to use.
@@ -75,6 +78,7 @@ impl Default for RouterConfig {
             drain_ms: 30_000,
             expose_served_by: false,
             tenant_header: None,
+            trace: TraceConfig::default(),
         }
     }
 }

@@ -4,6 +4,7 @@ use baton_openai::body::RawJson;
 use baton_openai::legs::KV_TRANSFER_PARAMS;
 use baton_openai::{Body, Endpoint};
 use baton_routing::{LegStart, Reuse};
+use baton_trace::TraceParent;
 use baton_types::{KvTransferParams, LegKind, TransferMode};
 use bytes::Bytes;
 use http_body_util::Full;
@@ -19,7 +20,7 @@ pub(crate) const X_BATON_TENANT: HeaderName = HeaderName::from_static("x-baton-t
 const FORWARDED: [HeaderName; 4] = [
     hyper::header::AUTHORIZATION,
     hyper::header::USER_AGENT,
-    HeaderName::from_static("traceparent"),
+    HeaderName::from_static(TraceParent::HEADER),
     HeaderName::from_static("tracestate"),
 ];
 
@@ -49,8 +50,14 @@ pub(crate) fn forwarded_headers(client: &HeaderMap, tenant_header: Option<&Heade
 }
 
 impl Ask {
-    /// The request of one leg. `handle` is what the prefill leg of this attempt answered with, if it has.
-    pub fn leg(&self, start: &LegStart, handle: Option<RawJson>) -> Request<Full<Bytes>> {
+    /// The request of one leg. `handle` is what the prefill leg of this attempt answered with, if it has; `parent` the span that its
+    /// engine is to continue, where the router has one.
+    pub fn leg(
+        &self,
+        start: &LegStart,
+        handle: Option<RawJson>,
+        parent: Option<TraceParent>,
+    ) -> Request<Full<Bytes>> {
         let body = match (start.kind, transfer_params(start, handle)) {
             (LegKind::Prefill, Some(params)) => self.body.prefill_leg(params),
             (LegKind::Decode, Some(params)) => self.body.decode_leg(params),
@@ -66,6 +73,10 @@ impl Ask {
         request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let id = HeaderValue::try_from(request_id(start)).expect("hex digits");
         request.headers_mut().insert(X_REQUEST_ID, id);
+        if let Some(parent) = parent {
+            let parent = HeaderValue::try_from(parent.to_string()).expect("hex digits");
+            request.headers_mut().insert(TraceParent::HEADER, parent);
+        }
         request
     }
 }
@@ -163,8 +174,8 @@ mod tests {
     #[tokio::test]
     async fn a_push_pair_shares_ids_and_tells_decode_where_prefill_is() {
         let ask = ask(r#"{ "prompt" : "é", "max_tokens":7.0,"odd":1e2 }"#);
-        let prefill = ask.leg(&start(LegKind::Prefill, TransferMode::Push), None);
-        let decode = ask.leg(&start(LegKind::Decode, TransferMode::Push), None);
+        let prefill = ask.leg(&start(LegKind::Prefill, TransferMode::Push), None, None);
+        let decode = ask.leg(&start(LegKind::Decode, TransferMode::Push), None, None);
         assert_eq!(prefill.headers()[X_REQUEST_ID], decode.headers()[X_REQUEST_ID]);
         let prefill = text(prefill).await;
         assert!(prefill.starts_with(r#"{ "prompt" : "é", "max_tokens":1,"odd":1e2 "#), "{prefill}");
@@ -185,7 +196,7 @@ mod tests {
             let (transfer, ttl) = (TransferId(5), Duration::from_millis(1999));
             LegStart { reuse: Some(Reuse { holder, transfer, tokens: 640, ttl }), ..start }
         };
-        let prefill = text(ask("{}").leg(&start(LegKind::Prefill), None)).await;
+        let prefill = text(ask("{}").leg(&start(LegKind::Prefill), None, None)).await;
         let read = params(&prefill);
         assert!(read.do_remote_decode && !read.do_remote_prefill);
         assert_eq!((read.transfer_id, read.transfer_mode), (Some(TransferId(9)), Some(TransferMode::Push)));
@@ -195,13 +206,13 @@ mod tests {
             r#""remote_host":"::1","remote_port":5600,"tp_size":1,"remote_num_tokens":640,"remote_ttl_ms":1999}"#
         );
         assert!(prefill.contains(expected), "{prefill}");
-        assert!(!text(ask("{}").leg(&start(LegKind::Decode), None)).await.contains("reuse"));
+        assert!(!text(ask("{}").leg(&start(LegKind::Decode), None, None)).await.contains("reuse"));
     }
 
     #[tokio::test]
     async fn the_handle_is_sent_as_it_came() {
         let handle = RawJson::parse(r#"{ "remote_block_ids":[[1, 2]],"x":1.50 }"#).unwrap();
-        let request = ask("{}").leg(&start(LegKind::Decode, TransferMode::Pull), Some(handle.clone()));
+        let request = ask("{}").leg(&start(LegKind::Decode, TransferMode::Pull), Some(handle.clone()), None);
         assert_eq!(text(request).await, format!(r#"{{"kv_transfer_params":{}}}"#, handle.as_str()));
     }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use baton_openai::body::RawJson;
 use baton_routing::{LegFault, LegId, LegStart, Retained};
+use baton_trace::TraceParent;
 use baton_types::LegKind;
 use bytes::Bytes;
 use hyper::StatusCode;
@@ -46,6 +47,8 @@ pub(crate) struct LegTask {
     pub ask: Arc<Ask>,
     /// The handle for a decode leg that needs one.
     pub handle: Option<RawJson>,
+    /// What the engine is to continue; where there is none, it gets what the client brought.
+    pub trace_parent: Option<TraceParent>,
     pub engine: Arc<EngineClient>,
     pub conductor: Arc<Conductor>,
     pub limits: AnswerLimits,
@@ -81,7 +84,7 @@ impl LegTask {
     }
 
     async fn exchange(&mut self) -> Result<(), Report> {
-        let request = self.ask.leg(&self.start, self.handle.take());
+        let request = self.ask.leg(&self.start, self.handle.take(), self.trace_parent);
         let connected = || self.report(Report::Connected);
         let mut answer = self.engine.send(request, connected).await.map_err(failed)?;
         if answer.status != StatusCode::OK {

@@ -16,6 +16,7 @@ mod probe;
 mod retained;
 mod served_by;
 mod server;
+mod timeline;
 
 use std::future::Future;
 use std::io;
@@ -32,6 +33,8 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
+use baton_trace::{Process, TraceError, Tracer};
+
 use crate::conductor::{Conductor, EngineLink};
 use crate::conversation::ConversationHasher;
 use crate::engine_client::EngineClient;
@@ -40,7 +43,11 @@ use crate::probe::Prober;
 use crate::server::Front;
 
 pub use baton_routing::{ConversationLimits, Limits, PolicyKind, Strategy};
+pub use baton_trace::TraceConfig;
 pub use config::{ConfigError, EngineConfig, RouterConfig};
+
+/// How long the last spans may take to get out.
+const LAST_SPANS: Duration = Duration::from_secs(2);
 
 /// Why a router ended without being told to.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +56,8 @@ pub enum ServeError {
     Config(#[from] ConfigError),
     #[error("cannot listen on {address}: {error}")]
     Listen { address: SocketAddr, error: io::Error },
+    #[error(transparent)]
+    Trace(#[from] TraceError),
     #[error("no randomness from the operating system: {0}")]
     Randomness(String),
     #[error(transparent)]
@@ -76,6 +85,7 @@ pub struct BoundRouter {
     clients: Vec<Arc<EngineClient>>,
     conductor: Arc<Conductor>,
     front: Arc<Front>,
+    tracer: Option<Tracer>,
 }
 
 impl BoundRouter {
@@ -101,7 +111,11 @@ impl BoundRouter {
             // Often enough that a stream that goes on never looks idle.
             progress: Duration::from_millis(config.limits.idle_ms / 8),
         };
-        let conductor = Conductor::new(RouterCore::new(config.routing(), seed), links, limits);
+        let name = format!("router {local_addr}");
+        let process = Process { name, service: "baton-router", order: 0 };
+        let tracer = Tracer::open(&config.trace, &process)?;
+        let core = RouterCore::new(config.routing(), seed);
+        let conductor = Conductor::new(core, links, limits, tracer.clone());
         let lookups = config.limits.conversations.lookups;
         let hasher = ConversationHasher { secret: random_bytes()?, lookups };
         let front = Arc::new(Front {
@@ -115,7 +129,7 @@ impl BoundRouter {
             next_id: AtomicU64::new(0),
             id_salt: u32::from_le_bytes(random_bytes()?),
         });
-        Ok(Self { config, listener, local_addr, clients, conductor, front })
+        Ok(Self { config, listener, local_addr, clients, conductor, front, tracer })
     }
 
     pub fn local_addr(&self) -> SocketAddr {
@@ -164,6 +178,9 @@ impl BoundRouter {
             () = limit => Ok(()),
         };
         self.conductor.abandon_all();
+        if let Some(tracer) = self.tracer {
+            let _ = tokio::task::spawn_blocking(move || tracer.finish(LAST_SPANS)).await;
+        }
         result.map_err(ServeError::Io)
     }
 }

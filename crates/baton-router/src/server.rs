@@ -141,10 +141,10 @@ impl Front {
         Ok(collected.to_bytes())
     }
 
-    /// `client_id` is for the log: nothing else knows both ids.
+    /// `client_id` is for the log and the timeline: nothing else knows both ids.
     async fn route(&self, client_id: &str, arrival: Arrival) -> Response {
         let model = arrival.model.clone();
-        let (guard, begin) = self.conductor.arrive(arrival);
+        let (guard, begin) = self.conductor.arrive(arrival, client_id);
         tracing::info!(client_id, request = ?guard.request, "arrived");
         match begin.await {
             Ok(Begin::Answer { bytes, end, served_by }) => {

@@ -14,6 +14,7 @@ use crate::inbox::{Inbox, NotTaken};
 use crate::metrics::{HttpMetrics, KvSizes};
 use crate::text::Text;
 use crate::ticket::Ticket;
+use crate::timeline::Origin;
 
 /// From the first moment on, so that probes are answered while the model loads.
 #[derive(Debug)]
@@ -110,8 +111,8 @@ impl App {
 impl Serving {
     /// # Errors
     /// A 429 if the engine has too much to do, a 503 if it has ended.
-    pub fn submit(&self, request: Request) -> Result<Ticket, ApiError> {
-        match self.inbox.submit(request) {
+    pub fn submit(&self, request: Request, origin: Origin) -> Result<Ticket, ApiError> {
+        match self.inbox.submit(request, origin) {
             Ok((seq, events)) => Ok(Ticket::new(seq, events, self.inbox.clone())),
             Err(NotTaken::Full) => Err(overloaded()),
             Err(NotTaken::Ended) => Err(draining()),

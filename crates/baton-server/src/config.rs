@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use baton_engine::OnLostKv;
 use baton_model::{CpuPrecision, EmulatedModel};
+use baton_trace::TraceConfig;
 use baton_transport::{PeerTlsFiles, TcpConfig};
 use baton_types::{EngineName, EngineRole, KvDtype};
 use serde::{Deserialize, Serialize};
@@ -84,6 +85,8 @@ pub struct ServerConfig {
     /// How long a drain waits for requests and leases.
     pub drain_timeout_ms: u64,
     pub max_body_bytes: usize,
+    /// Where spans of what the engine does go.
+    pub trace: TraceConfig,
 }
 
 /// Where other engines reach this one.
@@ -284,6 +287,7 @@ impl Default for ServerConfig {
             kv_timeout_ms: 120_000,
             drain_timeout_ms: 60_000,
             max_body_bytes: 8 << 20,
+            trace: TraceConfig::default(),
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::inbox::{Inbox, Item, SeqEvent, Snapshot};
 use crate::loop_trace;
 use crate::runner_thread::RunnerThread;
 use crate::side_channel::SideChannel;
+use crate::timeline::Timeline;
 use crate::transfer_link::TransferLink;
 
 /// How soon a path's removal that found no place among the transfer thread's commands is tried again.
@@ -29,6 +30,8 @@ pub(crate) struct Links {
     pub runner: RunnerThread,
     pub side_channel: SideChannel,
     pub transfer: TransferLink,
+    /// Where nobody wants one, nothing is done for it.
+    pub timeline: Option<Timeline>,
 }
 
 /// The running thread; dropping it ends it, the transfer thread and the side channel's connections.
@@ -45,18 +48,22 @@ impl EngineThread {
     pub fn spawn(
         name: EngineName,
         core: EngineCore,
-        links: Links,
+        mut links: Links,
         inbox: Inbox,
         items: Receiver<Item>,
         faults: &FaultReporter,
     ) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
+        let epoch = Instant::now();
+        if let Some(timeline) = &mut links.timeline {
+            timeline.begin(epoch);
+        }
         let engine = Engine {
             items,
             name,
             core,
             links,
-            epoch: Instant::now(),
+            epoch,
             sequences: HashMap::new(),
             answers: VecDeque::new(),
             runtime: runtime::Handle::current(),
@@ -97,8 +104,12 @@ impl Engine {
     fn run(mut self, stop: &AtomicBool) {
         while !stop.load(Ordering::Acquire) {
             match self.next_item() {
-                Some(Item::Submit { request, events }) => {
+                Some(Item::Submit { request, origin, events }) => {
                     self.sequences.insert(request.seq, events);
+                    let now = self.now();
+                    if let Some(timeline) = &mut self.links.timeline {
+                        timeline.submitted(now, &request, origin);
+                    }
                     self.handle(Input::Submit(request));
                 }
                 Some(Item::Input(input)) => self.handle(input),
@@ -113,6 +124,10 @@ impl Engine {
                 Some(Item::Stop) => break,
                 None => self.handle(Input::Tick),
             }
+        }
+        let now = self.now();
+        if let Some(timeline) = self.links.timeline.take() {
+            timeline.close(now);
         }
     }
 
@@ -142,11 +157,24 @@ impl Engine {
         self.answers.push_back(input);
         while let Some(input) = self.answers.pop_front() {
             loop_trace::input(&self.name, &input);
-            self.core.handle_input(self.now(), input);
+            let now = self.now();
+            if let Some(timeline) = &mut self.links.timeline {
+                timeline.input(now, &input);
+            }
+            self.core.handle_input(now, input);
             while let Some(output) = self.core.poll_output() {
                 loop_trace::output(&self.name, &output);
+                self.draw(&output);
                 self.pass_on(output);
             }
+        }
+    }
+
+    /// Outputs take effect when the core has thought, not when it was asked.
+    fn draw(&mut self, output: &Output) {
+        if self.links.timeline.is_some() {
+            let now = self.now();
+            self.links.timeline.iter_mut().for_each(|timeline| timeline.output(now, output));
         }
     }
 

@@ -15,6 +15,8 @@ pub enum ServerError {
     Transport(#[from] baton_transport::TransportError),
     #[error("peers cannot be spoken to over TLS: {0}")]
     PeerTls(#[from] baton_transport::PeerTlsError),
+    #[error(transparent)]
+    Trace(#[from] baton_trace::TraceError),
     #[error("no thread could be started: {0}")]
     Thread(io::Error),
     /// An invariant is broken or a runner died: the process must end.

@@ -16,6 +16,7 @@ use crate::inbox::SeqEvent;
 use crate::request::Prepared;
 use crate::reuse;
 use crate::ticket::Ticket;
+use crate::timeline::Origin;
 
 /// What an answer grows by.
 #[derive(Debug)]
@@ -47,7 +48,7 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    /// Submits the request. `arrived` is when its first byte came.
+    /// Submits the request.
     ///
     /// # Errors
     /// A 429 or 503 if the engine does not take it.
@@ -55,11 +56,12 @@ impl Exchange {
         app: Arc<App>,
         prepared: Prepared,
         place: OwnedSemaphorePermit,
-        arrived: Instant,
+        origin: Origin,
     ) -> Result<Self, ApiError> {
         let serving = app.open()?;
         let text = AnswerText::new(&serving.text, prepared.limits);
-        let ticket = serving.submit(prepared.request)?;
+        let ticket = serving.submit(prepared.request, origin)?;
+        let arrived = origin.arrived;
         let timing = Timing { arrived, first: None, last: arrived, tokens: 0 };
         Ok(Self { app, ticket, text, timing, _place: place })
     }

@@ -8,6 +8,8 @@ use baton_types::{SeqId, TokenId};
 use tokio::runtime;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
+use crate::timeline::Origin;
+
 /// Inputs that may wait for the engine thread. Whoever finds it full waits (threads and connections) or is
 /// refused (requests).
 const MAX_INPUTS: usize = 4096;
@@ -17,6 +19,7 @@ const MAX_INPUTS: usize = 4096;
 pub(crate) enum Item {
     Submit {
         request: Request,
+        origin: Origin,
         events: mpsc::UnboundedSender<SeqEvent>,
     },
     Input(Input),
@@ -73,12 +76,12 @@ impl Inbox {
     ///
     /// # Errors
     /// If there is no place in the inbox, or nobody reads it any more.
-    pub fn submit(&self, mut request: Request) -> Result<(SeqId, SeqEvents), NotTaken> {
+    pub fn submit(&self, mut request: Request, origin: Origin) -> Result<(SeqId, SeqEvents), NotTaken> {
         let (events, receiver) = mpsc::unbounded_channel();
         let mut next = self.next_seq.lock().unwrap_or_else(PoisonError::into_inner);
         let seq = SeqId(*next);
         request.seq = seq;
-        self.items.try_send(Item::Submit { request, events }).map_err(|error| match error {
+        self.items.try_send(Item::Submit { request, origin, events }).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => NotTaken::Full,
             mpsc::error::TrySendError::Closed(_) => NotTaken::Ended,
         })?;

@@ -31,9 +31,11 @@ mod server;
 mod side_channel;
 mod text;
 mod ticket;
+mod timeline;
 mod transfer_link;
 mod utf8;
 
+pub use baton_trace::TraceConfig;
 /// The library that the transport `nixl` needs.
 pub use baton_transport::nixl;
 pub use byte_tokenizer::ByteTokenizer;

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use baton_engine::EngineCore;
+use baton_trace::{Process, Tracer};
 use baton_transport::{KvPool, PeerTls, TransportError, TransportLimits};
-use baton_types::{EngineId, EngineInfo, EngineName, PoolShape};
+use baton_types::{EngineId, EngineInfo, EngineName, EngineRole, PoolShape};
 use tokio::net::TcpListener;
 use tokio::runtime;
 
@@ -23,12 +24,16 @@ use crate::model_loading::{self, Loaded};
 use crate::random;
 use crate::runner_thread::RunnerThread;
 use crate::side_channel::{Door, SideChannel};
+use crate::timeline::{Timeline, UnitSize};
 use crate::transfer_link::{self, TransferLink};
 
 /// Requests that are being read and tokenised, beyond those that the engine holds.
 const READING_REQUESTS: usize = 256;
 /// How often a drain looks whether it is done.
 const DRAIN_POLL: Duration = Duration::from_millis(20);
+
+/// How long the last spans may take to get out.
+const LAST_SPANS: Duration = Duration::from_secs(2);
 
 /// A server whose addresses are known, and which answers nothing yet.
 #[derive(Debug)]
@@ -38,6 +43,7 @@ pub struct Server {
     http: TcpListener,
     side_channel: TcpListener,
     door: Door,
+    tracer: Option<Tracer>,
 }
 
 /// Serves until `shutdown` resolves, then drains: requests and leases may end, up to the configuration's
@@ -62,9 +68,11 @@ impl Server {
         let name = EngineName::new(config.name.as_str()).map_err(|e| ServerError::Config(e.to_string()))?;
         let side = &config.side_channel;
         let tls = side.tls.as_ref().map(|files| PeerTls::load(&files.into())).transpose()?;
+        let engine = EngineId::new(name, random::draw_u64());
         Ok(Self {
             door: Door { tls, secret: side.secret.clone() },
-            engine: EngineId::new(name, random::draw_u64()),
+            tracer: Tracer::open(&config.trace, &process(&config, &engine))?,
+            engine,
             http: listen("HTTP", &config.host, config.port).await?,
             side_channel: listen("the side channel", &side.host, side.port).await?,
             config,
@@ -92,7 +100,7 @@ impl Server {
     /// # Errors
     /// As [`serve`].
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), ServerError> {
-        let Self { config, engine, http, side_channel, door } = self;
+        let Self { config, engine, http, side_channel, door, tracer } = self;
         let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let max_requests = (config.max_num_seqs + config.max_waiting) as usize + READING_REQUESTS;
         let app = Arc::new(App::new(max_requests, config.max_body_bytes, started));
@@ -100,7 +108,7 @@ impl Server {
         let (reporter, mut faults) = faults();
         tokio::pin!(shutdown);
 
-        let start = start(&config, engine, side_channel, door, &reporter);
+        let start = start(&config, engine, side_channel, door, tracer.clone(), &reporter);
         let (serving, thread) = tokio::select! {
             started = start => started?,
             () = &mut shutdown => return Ok(()),
@@ -120,8 +128,16 @@ impl Server {
             .await
             .map_err(|e| ServerError::Fault(e.to_string()))?;
         front.finish().await;
+        if let Some(tracer) = tracer {
+            let _ = tokio::task::spawn_blocking(move || tracer.finish(LAST_SPANS)).await;
+        }
         Ok(())
     }
+}
+
+fn process(config: &ServerConfig, engine: &EngineId) -> Process {
+    let order = if config.role == EngineRole::Decode { 2 } else { 1 };
+    Process { name: engine.to_string(), service: "baton-engine", order }
 }
 
 async fn listen(what: &'static str, host: &str, port: u16) -> Result<TcpListener, ServerError> {
@@ -135,6 +151,7 @@ async fn start(
     engine: EngineId,
     side_channel: TcpListener,
     door: Door,
+    tracer: Option<Tracer>,
     reporter: &FaultReporter,
 ) -> Result<(Serving, EngineThread), ServerError> {
     if config.transport == TransportKind::Nixl {
@@ -153,6 +170,8 @@ async fn start(
     core_config.validate().map_err(|error| ServerError::Config(error.to_string()))?;
     let max_len = core_config.max_len();
     let port = side_channel.local_addr().map_err(ServerError::Thread)?.port();
+    let unit_bytes = loaded.layout.token_bytes() * config.unit_tokens() as usize;
+    let unit = UnitSize { bytes: unit_bytes, ranks: loaded.layout.ranks };
     let (inbox, items) = inbox(runtime::Handle::current());
     let links = Links {
         runner: RunnerThread::spawn(loaded.runner, inbox.clone(), reporter).map_err(ServerError::Thread)?,
@@ -163,6 +182,7 @@ async fn start(
             config.side_channel.max_connections as usize,
             inbox.clone(),
         ),
+        timeline: tracer.map(|tracer| Timeline::new(tracer, unit)),
     };
     let core = EngineCore::new(core_config);
     let thread = EngineThread::spawn(engine.name.clone(), core, links, inbox.clone(), items, reporter)
@@ -241,6 +261,7 @@ fn engine_info(
         block_tokens: config.block_tokens,
         unit_tokens: config.unit_tokens(),
         kv_dtype: (!config.kv_convert).then_some(config.kv_dtype),
+        prefix_cache: Some(config.prefix_cache),
         load: Default::default(),
     }
 }

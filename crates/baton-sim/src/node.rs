@@ -131,6 +131,7 @@ impl Node {
             unit_tokens: self.spec.layout.block_tokens / self.spec.block_units,
             // Types are converted.
             kv_dtype: None,
+            prefix_cache: None,
             load: EngineLoad {
                 running: stats.running as u32,
                 waiting: stats.waiting as u32,

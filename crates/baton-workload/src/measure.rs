@@ -1,7 +1,7 @@
 //! From the records of a point to its figures.
 
 use crate::quantile::nearest_rank;
-use crate::resample::{FEWEST_BEYOND, FEWEST_UNITS, Resampler, interval};
+use crate::resample::{FEWEST_BEYOND, FEWEST_UNITS, Resampler, interval, round_figure};
 use crate::result::{Counts, Estimate, Goodput, RequestRecord, Slo, Summary, Throughput};
 
 /// The figures of a point that follow from its requests alone.
@@ -46,7 +46,7 @@ fn duration_s(records: &[&RequestRecord]) -> f64 {
     let Some(first) = records.first() else { return 0.0 };
     let end = |record: &&RequestRecord| record.done_ms.unwrap_or(record.scheduled_ms);
     let last = records.iter().map(end).fold(first.scheduled_ms, f64::max);
-    (last - first.scheduled_ms) / 1000.0
+    round_figure((last - first.scheduled_ms) / 1000.0)
 }
 
 fn counts(records: &[&RequestRecord]) -> Counts {
@@ -75,7 +75,7 @@ pub fn summarize(units: impl Iterator<Item = Vec<f64>>, seed: u64) -> Option<Sum
         samples.extend(unit.into_iter().map(|value| (value, number)));
     }
     samples.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let (first, last) = (samples.first()?.0, samples.last()?.0);
+    let (first, last) = (round_figure(samples.first()?.0), round_figure(samples.last()?.0));
     let total: f64 = sums.iter().map(|(sum, _)| sum).sum();
     let mean = total / samples.len() as f64;
     let sorted: Vec<f64> = samples.iter().map(|(value, _)| *value).collect();

@@ -72,17 +72,31 @@ pub fn interval(value: f64, mut rows: Vec<f64>) -> Estimate {
         low: crate::quantile::nearest_rank(&rows, TAIL),
         high: crate::quantile::nearest_rank(&rows, 1.0 - TAIL),
     }
+    .rounded()
+}
+
+/// Figures are written to the sixth decimal: far behind what they mean, and what is written is read back the same.
+pub fn round_figure(value: f64) -> f64 {
+    (value * 1e6).round() / 1e6
 }
 
 impl Estimate {
     /// Without an interval.
-    pub const fn bare(value: f64) -> Self {
-        Self { value, low: None, high: None }
+    pub fn bare(value: f64) -> Self {
+        Self { value, low: None, high: None }.rounded()
+    }
+
+    fn rounded(self) -> Self {
+        Self {
+            value: round_figure(self.value),
+            low: self.low.map(round_figure),
+            high: self.high.map(round_figure),
+        }
     }
 
     #[must_use]
     pub fn scaled(self, by: f64) -> Self {
         let scaled = |x: f64| x * by;
-        Self { value: scaled(self.value), low: self.low.map(scaled), high: self.high.map(scaled) }
+        Self { value: scaled(self.value), low: self.low.map(scaled), high: self.high.map(scaled) }.rounded()
     }
 }

@@ -11,8 +11,6 @@ pub enum Schedule {
     Arrivals { arrivals: Arrivals, rate: f64, time_scale: f64 },
     /// As recorded. A time scale of 2 is twice as fast.
     Recorded { time_scale: f64 },
-    /// All at once: for clients that take the next when they have done the one before.
-    Queue { time_scale: f64 },
 }
 
 /// Where a workload ends; the first limit that is met.
@@ -45,28 +43,16 @@ impl Schedule {
         seed: u64,
     ) -> Vec<Start> {
         let time_scale = self.time_scale();
-        assert!(time_scale > 0.0 && time_scale.is_finite(), "a time scale is positive");
         let mut sessions = SessionStarts::new(self, seed);
         let mut starts = Vec::new();
-        let mut next_index = 0;
-        for mut conversation in conversations {
-            let left = limits.requests.map_or(u64::MAX, |most| most.saturating_sub(next_index));
-            let session_at = sessions.of(conversation.session);
-            if left == 0 || limits.duration.is_some_and(|end| session_at > end) {
+        for mut start in queue(conversations, limits.requests, time_scale) {
+            let session_at = sessions.of(start.conversation.session);
+            if limits.duration.is_some_and(|end| session_at > end) {
                 break;
             }
-            conversation.turns.truncate(usize::try_from(left).unwrap_or(usize::MAX));
-            for turn in &mut conversation.turns {
-                turn.think = turn.think.div_f64(time_scale);
-            }
-            let first_index = next_index;
-            next_index += conversation.turns.len() as u64;
-            let at = match self {
-                Self::Queue { .. } => Duration::ZERO,
-                _ => session_at + conversation.offset.div_f64(time_scale),
-            };
-            if limits.duration.is_none_or(|end| at <= end) {
-                starts.push(Start { at, first_index, conversation });
+            start.at = session_at + start.conversation.offset.div_f64(time_scale);
+            if limits.duration.is_none_or(|end| start.at <= end) {
+                starts.push(start);
             }
         }
         // Stable: what begins at once begins in the order of the workload.
@@ -76,11 +62,36 @@ impl Schedule {
 
     pub fn time_scale(self) -> f64 {
         match self {
-            Self::Arrivals { time_scale, .. }
-            | Self::Recorded { time_scale }
-            | Self::Queue { time_scale } => time_scale,
+            Self::Arrivals { time_scale, .. } | Self::Recorded { time_scale } => time_scale,
         }
     }
+}
+
+/// Conversations for clients that take the next when they have done the one before, with no moments of their own; until there
+/// are so many `requests` (turns), if that is limited. Think times are scaled.
+///
+/// # Panics
+/// If the time scale is not a positive number.
+pub fn queue(
+    conversations: impl IntoIterator<Item = Conversation>,
+    requests: Option<u64>,
+    time_scale: f64,
+) -> impl Iterator<Item = Start> {
+    assert!(time_scale > 0.0 && time_scale.is_finite(), "a time scale is positive");
+    let mut next_index = 0;
+    conversations.into_iter().map_while(move |mut conversation| {
+        let left = requests.map_or(u64::MAX, |most| most.saturating_sub(next_index));
+        if left == 0 {
+            return None;
+        }
+        conversation.turns.truncate(usize::try_from(left).unwrap_or(usize::MAX));
+        for turn in &mut conversation.turns {
+            turn.think = turn.think.div_f64(time_scale);
+        }
+        let first_index = next_index;
+        next_index += conversation.turns.len() as u64;
+        Some(Start { at: Duration::ZERO, first_index, conversation })
+    })
 }
 
 /// The beginning of each session, as its number first comes up.
@@ -93,7 +104,7 @@ impl SessionStarts<Box<dyn Iterator<Item = Duration>>> {
     fn new(schedule: Schedule, seed: u64) -> Self {
         let arrivals: Option<Box<dyn Iterator<Item = Duration>>> = match schedule {
             Schedule::Arrivals { arrivals, rate, .. } => Some(Box::new(arrivals.at_rate(rate, seed))),
-            Schedule::Recorded { .. } | Schedule::Queue { .. } => None,
+            Schedule::Recorded { .. } => None,
         };
         Self { arrivals, current: None }
     }
@@ -136,8 +147,8 @@ mod tests {
         assert_eq!(starts[0].conversation.turns[1].think, Duration::from_secs(4));
         let recorded = Schedule::Recorded { time_scale: 1.0 }.starts(all.clone(), Limits::default(), 0);
         assert_eq!(seconds(&recorded), [(0.0, 0, 2), (0.0, 3, 1), (1.0, 4, 1), (6.0, 2, 1)]);
-        let queue = Schedule::Queue { time_scale: 1.0 }.starts(all, Limits::default(), 0);
-        assert_eq!(queue.iter().map(|s| s.first_index).collect::<Vec<_>>(), [0, 2, 3, 4]);
+        let queue: Vec<Start> = queue(all, Some(4), 1.0).collect();
+        assert_eq!(queue.iter().map(|s| s.first_index).collect::<Vec<_>>(), [0, 2, 3]);
     }
 
     #[test]

@@ -33,8 +33,9 @@ pub struct Synthetic {
 
 impl Synthetic {
     /// Endless. The n-th conversation is the same however many are taken.
-    pub fn conversations(&self, seed: u64) -> impl Iterator<Item = Conversation> + '_ {
-        (0..).map(move |index| self.conversation(seed, index))
+    pub fn conversations(&self, seed: u64) -> impl Iterator<Item = Conversation> + use<> {
+        let drawn = self.clone();
+        (0..).map(move |index| drawn.conversation(seed, index))
     }
 
     fn conversation(&self, seed: u64, index: u64) -> Conversation {

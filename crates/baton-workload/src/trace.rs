@@ -26,6 +26,13 @@ pub enum TraceKind {
 }
 
 impl TraceKind {
+    /// Looks at a file's beginning.
+    ///
+    /// # Errors
+    /// If it cannot be read or is of no known kind.
+    pub fn of(path: &Path) -> Result<Self, TraceError> {
+        look(path).map(|(kind, _)| kind)
+    }
     pub const fn name(self) -> &'static str {
         match self {
             Self::Mooncake => "mooncake",
@@ -80,12 +87,7 @@ impl Trace {
     /// # Errors
     /// If it cannot be read, is of no known kind, has a record that makes no sense, or none at all.
     pub fn read(path: &Path) -> Result<Self, TraceError> {
-        let io = |error| TraceError::Io { path: path.to_owned(), error };
-        let mut text = open(path).map_err(io)?;
-        let mut head = Vec::new();
-        text.by_ref().take(HEAD_BYTES as u64).read_to_end(&mut head).map_err(io)?;
-        let kind = detect(&head).ok_or_else(|| TraceError::Unknown { path: path.to_owned() })?;
-        let whole = BufReader::new(head.as_slice().chain(text));
+        let (kind, whole) = look(path)?;
         let conversations = match kind {
             TraceKind::Mooncake => mooncake::conversations(whole)?,
             TraceKind::Weka => weka::conversations(whole)?,
@@ -98,6 +100,16 @@ impl Trace {
         let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
         Ok(Self { kind, name, conversations })
     }
+}
+
+/// What a file is, and all of its text, unpacked.
+fn look(path: &Path) -> Result<(TraceKind, impl BufRead + use<>), TraceError> {
+    let io = |error| TraceError::Io { path: path.to_owned(), error };
+    let mut text = open(path).map_err(io)?;
+    let mut head = Vec::new();
+    text.by_ref().take(HEAD_BYTES as u64).read_to_end(&mut head).map_err(io)?;
+    let kind = detect(&head).ok_or_else(|| TraceError::Unknown { path: path.to_owned() })?;
+    Ok((kind, BufReader::new(std::io::Cursor::new(head).chain(text))))
 }
 
 fn open(path: &Path) -> std::io::Result<Box<dyn BufRead>> {

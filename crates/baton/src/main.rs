@@ -1,13 +1,14 @@
 //! The binary `baton`: arguments and wiring. What happens to a request is decided elsewhere.
 
 mod args;
+mod bench;
 mod chat;
 mod descriptors;
 mod http;
 mod log;
 mod model;
-mod report;
 mod nixl;
+mod report;
 mod route;
 mod serve;
 mod settings;
@@ -42,6 +43,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Report(args) => report::report(args),
         Command::Serve(args) => on_all_cores(serve::serve(args)),
         Command::Nixl(args) => nixl::nixl(args.what),
+        Command::Bench(args) => on_all_cores(bench::bench(args)),
         Command::Route(args) => on_all_cores(route::route(args)),
     }
 }

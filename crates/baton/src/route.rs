@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
-use baton_router::{ConversationLimits, EngineConfig, Limits, PolicyKind, RouterConfig};
+use baton_router::{ConversationLimits, EngineConfig, Limits, PolicyKind, RouterConfig, TraceConfig};
 use baton_types::{EngineRole, TransferMode};
 
 use crate::args::{HandOff, Policy, RouteArgs, RoutingArgs, Strategy, value_name};
@@ -80,6 +80,7 @@ fn config(args: &RouteArgs) -> Result<RouterConfig> {
         drain_ms: args.drain_timeout.ms(),
         expose_served_by: args.expose_served_by,
         tenant_header: args.tenant_header.clone(),
+        trace: TraceConfig::from_env(args.trace.trace.clone()),
         ..RouterConfig::default()
     })
 }
@@ -122,6 +123,7 @@ mod tests {
             ]
         );
         assert_eq!(config.strategy, baton_router::Strategy::Pull);
+        assert_eq!(of(&["--trace=trace.json"]).trace.file.as_deref(), Some("trace.json".as_ref()));
         assert_eq!(of(&["--tenant-header=x-team"]).tenant_header.as_deref(), Some("x-team"));
     }
 

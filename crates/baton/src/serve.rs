@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use baton_server::{
     CheckpointChoice, EmulatedChoice, ModelChoice, NixlChoice, PeerSecret, PeerTlsConfig, ServerConfig,
-    SideChannelConfig, TcpChoice,
+    SideChannelConfig, TcpChoice, TraceConfig,
 };
 use baton_types::KvDtype;
 
@@ -128,6 +128,7 @@ fn config(args: &ServeArgs) -> ServerConfig {
         heartbeat_ms: engine.heartbeat.ms(),
         register_timeout_ms: engine.register_timeout.ms(),
         drain_timeout_ms: args.drain_timeout.ms(),
+        trace: TraceConfig::from_env(args.trace.trace.clone()),
         ..ServerConfig::default()
     }
 }
@@ -177,7 +178,9 @@ mod tests {
             "--retain-max=0.25",
             "--retain-renewable",
             "--reuse-threshold=128",
+            "--trace=trace.json",
         ]);
+        assert_eq!(config.trace.file.as_deref(), Some("trace.json".as_ref()));
         assert_eq!((config.retain_ttl_ms, config.retain_max), (480_000, 0.25));
         assert_eq!((config.retain_renewable, config.reuse_threshold), (true, 128));
         assert_eq!((config.block_tokens, config.unit_tokens, config.kv_ranks), (64, Some(8), 4));

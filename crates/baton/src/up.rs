@@ -9,11 +9,12 @@ mod ports;
 mod screen;
 mod supervisor;
 
-pub use child::die_with_parent;
+pub use child::{PARENT, die_with_parent};
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use baton_trace::TraceFile;
 
 use crate::args::{CommonArgs, UpArgs};
 use crate::model;
@@ -32,6 +33,7 @@ pub async fn up(args: &UpArgs, common: &CommonArgs) -> Result<ExitCode> {
     let mut ports = Ports::new(args.base_port);
     let plan = Plan::new(args, common, cores, &mut ports)?;
     let mut supervisor = Supervisor::new(args, Screen::new())?;
+    let trace = args.trace.trace.as_deref().map(TraceFile::create).transpose()?;
     // Once, here, so that the engines find it; nothing else runs yet, and Ctrl-C still ends the process by itself.
     model::fetch_all(&args.engine)?;
     let mut signals = Signals::new()?;
@@ -40,5 +42,8 @@ pub async fn up(args: &UpArgs, common: &CommonArgs) -> Result<ExitCode> {
     let ending = supervisor.run(&plan, &mut signals).await;
     supervisor.report(&ending);
     supervisor.stop(&mut signals).await;
+    if let Some(trace) = trace {
+        trace.close().context("the trace's end")?;
+    }
     Ok(if ending.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

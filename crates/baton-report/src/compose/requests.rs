@@ -53,6 +53,7 @@ pub fn section(study: &Study, trace: &Trace) -> Option<Section> {
     section.choices.push(load_choice(study, &options));
     section.choices.push(choice("Which", &["drawn at random", "slowest"]));
     section.choices.push(choice("Line up", &["at their start", "as they came"]));
+    section.choices.push(choice("Until", &["the last token", "the first token"]));
     section.timeline = Some(timeline);
     section.tables.push(table);
     Some(section)

@@ -18,7 +18,7 @@ pub fn warnings(study: &Study, unread: &[InputError]) -> Vec<Warning> {
         warnings.push(Warning {
             level: Level::Note,
             title: "Separate runs".to_owned(),
-            text: "These results were measured one after the other, so what else the machines did may have differed. Only `baton bench compare` \
+            text: "These results were measured one after the other, so what else the machines did may have differed. Only baton bench compare \
                    measures pair by pair."
                 .to_owned(),
             places: study.inputs.iter().map(|input| input.name.clone()).collect(),

@@ -5,4 +5,5 @@ mod conversations;
 mod crowd;
 mod faults;
 mod stub;
+mod timelines;
 mod world;

@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 use baton_openai::answer::ReturnedIds;
 use baton_openai::{Answer, ApiError, Endpoint, ErrorKind, SseEncoder};
+use baton_trace::TraceParent;
 use baton_types::TokenId;
 use bytes::{Bytes, BytesMut};
 
@@ -18,11 +19,15 @@ use crate::app::App;
 use crate::exchange::{End, Exchange, Step};
 use crate::random::draw_u128;
 use crate::request;
+use crate::timeline::Origin;
 
 /// Whose request this is. Whoever stands in front of the engine says so; KV is never shared between tenants
 /// (I13).
 const TENANT_HEADER: &str = "x-baton-tenant";
 const MAX_TENANT_BYTES: usize = 256;
+/// What its client calls a request; in timelines only.
+const REQUEST_ID_HEADER: &str = "x-request-id";
+const MAX_REQUEST_ID_BYTES: usize = 256;
 
 pub(super) async fn chat(State(app): State<Arc<App>>, request: Request) -> Response {
     respond(generate(app, Endpoint::Chat, request).await)
@@ -33,7 +38,7 @@ pub(super) async fn completions(State(app): State<Arc<App>>, request: Request) -
 }
 
 async fn generate(app: Arc<App>, endpoint: Endpoint, request: Request) -> Result<Response, ApiError> {
-    let arrived = Instant::now();
+    let origin = origin(request.headers());
     let model = app.open()?.info.model.clone();
     let place = app.place()?;
     let tenant = tenant(request.headers())?;
@@ -49,7 +54,7 @@ async fn generate(app: Arc<App>, endpoint: Endpoint, request: Request) -> Result
         prompt_ids: prepared.return_token_ids.then(|| prepared.request.prompt.clone()),
     };
     let stream = prepared.stream;
-    let exchange = Exchange::begin(app, prepared, place, arrived)?;
+    let exchange = Exchange::begin(app, prepared, place, origin)?;
     if stream { streamed(exchange, how).await } else { whole(exchange, how).await }
 }
 
@@ -72,6 +77,14 @@ fn tenant(headers: &HeaderMap) -> Result<String, ApiError> {
             format!("The tenant header must have at most {MAX_TENANT_BYTES} ASCII characters."),
         )),
     }
+}
+
+/// What the headers say of where a request comes from that arrives now.
+fn origin(headers: &HeaderMap) -> Origin {
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    let parent = text(TraceParent::HEADER).and_then(TraceParent::parse);
+    let request_id = text(REQUEST_ID_HEADER).filter(|id| id.len() <= MAX_REQUEST_ID_BYTES).map(str::to_owned);
+    Origin { arrived: Instant::now(), parent, request_id }
 }
 
 fn unix_now() -> u64 {

@@ -11,4 +11,5 @@ mod harness;
 mod lifecycle;
 mod same_words;
 mod text;
+mod timelines;
 mod trust;

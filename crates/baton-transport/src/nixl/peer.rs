@@ -53,6 +53,8 @@ enum Incoming {
         link: Link,
         path: u64,
         is_moving: bool,
+        /// Notifications that are on their way, or, below zero, that were here before the peer said so.
+        coming: i64,
         /// Notifications of which the peer does not know yet that we have them.
         heard: u32,
         /// Whether we have said Bye: the peer is to let go.
@@ -196,7 +198,8 @@ impl Peer {
         if is_equal(&hello.proof, &proof(&self.metadata.token, &us.token, hello.path)) {
             link.say(&Word::Welcome);
             let path = hello.path;
-            self.incoming = Incoming::Open { link, path, is_moving: false, heard: 0, is_over: false };
+            self.incoming =
+                Incoming::Open { link, path, is_moving: false, coming: 0, heard: 0, is_over: false };
         }
     }
 
@@ -220,13 +223,14 @@ impl Peer {
 
     /// A notification has come from the peer's agent.
     pub fn notified(&mut self, bytes: &[u8], events: &mut Vec<Event>) {
-        let Incoming::Open { path, heard, .. } = &mut self.incoming else { return };
+        let Incoming::Open { path, coming, heard, .. } = &mut self.incoming else { return };
         // One of an older path, or a probe, is nobody's.
         let Some((of_path, bytes)) = bytes.split_first_chunk() else { return };
         if self.leaving.is_some() || u64::from_le_bytes(*of_path) != *path {
             return;
         }
         *heard += 1;
+        *coming -= 1;
         if bytes.len() > MAX_NOTIFICATION {
             return self.leave(self.gone(), events);
         }
@@ -278,17 +282,21 @@ impl Peer {
                 link.say(&ask);
             }
             self.postings.collect(agent)?;
-            self.postings.notify(agent, &self.agent, self.path, events)?;
+            let sent = self.postings.notify(agent, &self.agent, self.path, events)?;
+            if sent > 0 {
+                link.say(&Word::Notified(sent));
+            }
         }
         Ok(())
     }
 
     fn read_incoming(&mut self, region_bytes: u64, now: Instant, events: &mut Vec<Event>) {
         for _ in 0..MAX_WORDS {
-            let Incoming::Open { link, is_moving, .. } = &mut self.incoming else { return };
+            let Incoming::Open { link, is_moving, coming, .. } = &mut self.incoming else { return };
             match link.hear() {
                 Said::Nothing => return,
                 Said::Word(Word::Moving(moving)) => *is_moving = moving,
+                Said::Word(Word::Notified(count)) => *coming += i64::from(count),
                 // Too late. Our Bye says so.
                 Said::Word(Word::Ask { .. }) if self.leaving.is_some() => {}
                 Said::Word(Word::Ask { number, pieces }) => {
@@ -461,7 +469,7 @@ impl Peer {
     /// Whether NIXL needs us often: for our bytes, for the peer's, or for an end.
     pub fn needs_progress(&self) -> bool {
         let theirs = match &self.incoming {
-            Incoming::Open { is_moving, .. } => *is_moving,
+            Incoming::Open { is_moving, coming, .. } => *is_moving || (*coming > 0 && !self.is_leaving()),
             Incoming::Draining(drain) => drain.needs_progress(),
             Incoming::Closed => false,
         };

@@ -233,18 +233,20 @@ impl Postings {
         Ok(())
     }
 
-    /// Sends the notifications of posts whose bytes are in place, and reports those posts as done.
+    /// Sends the notifications of posts whose bytes are in place, and reports those posts as done. Returns how many it
+    /// has sent.
     pub fn notify(
         &mut self,
         agent: &Agent,
         peer: &CStr,
         path: u64,
         events: &mut Vec<Event>,
-    ) -> Result<(), NixlError> {
+    ) -> Result<u32, NixlError> {
+        let unheard = self.unheard;
         while let Some((id, notify)) = self.moved.front() {
             if let Some(bytes) = notify {
                 if self.unheard >= MAX_UNHEARD {
-                    return Ok(());
+                    break;
                 }
                 agent.notify(peer, &[&path.to_le_bytes()[..], bytes].concat())?;
                 self.unheard += 1;
@@ -252,7 +254,7 @@ impl Postings {
             events.push(Event::Done(*id));
             self.moved.pop_front();
         }
-        Ok(())
+        Ok(self.unheard - unheard)
     }
 
     /// The peer has heard so many notifications; false if so many were not sent.

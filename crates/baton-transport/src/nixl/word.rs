@@ -8,7 +8,8 @@
 //! | 4 | Heard | other | so many notifications as u32 |
 //! | 5 | Ask | dialler | number u32, and pieces: offset u64 in the other's region, offset u64 in the dialler's, bytes u32 |
 //! | 6 | Given | other | number u32 of an Ask whose pieces have been written |
-//! | 7 | Bye | both | nothing. The last word: nothing of what the link is for is in flight, and nothing will be |
+//! | 7 | Notified | dialler | so many notifications as u32 that are on their way: whoever sleeps wakes, and listens until they are there |
+//! | 8 | Bye | both | nothing. The last word: nothing of what the link is for is in flight, and nothing will be |
 
 use baton_types::EngineId;
 
@@ -35,6 +36,7 @@ pub(super) enum Word {
     Heard(u32),
     Ask { number: u32, pieces: Vec<AskedPiece> },
     Given(u32),
+    Notified(u32),
     Bye,
 }
 
@@ -88,7 +90,11 @@ impl Word {
                 bytes.push(6);
                 bytes.extend(number.to_le_bytes());
             }
-            Self::Bye => bytes.push(7),
+            Self::Bye => bytes.push(8),
+            Self::Notified(count) => {
+                bytes.push(7);
+                bytes.extend(count.to_le_bytes());
+            }
         }
         let len = u16::try_from(bytes.len() - 2).expect("an Ask has at most 256 pieces");
         bytes[..2].copy_from_slice(&len.to_le_bytes());
@@ -135,7 +141,8 @@ impl Word {
                 Self::Ask { number, pieces }
             }
             [6] => Self::Given(reader.u32()?),
-            [7] => Self::Bye,
+            [8] => Self::Bye,
+            [7] => Self::Notified(reader.u32()?),
             _ => return None,
         })
     }
@@ -169,6 +176,7 @@ mod tests {
             (any::<u32>(), proptest::collection::vec(piece, 0..=MAX_PIECES))
                 .prop_map(|(number, pieces)| Word::Ask { number, pieces }),
             any::<u32>().prop_map(Word::Given),
+            any::<u32>().prop_map(Word::Notified),
             Just(Word::Bye),
         ]
     }

@@ -4,6 +4,7 @@ mod agent;
 mod endings;
 mod fabric;
 mod moves;
+mod nixl_strangers;
 mod permits;
 mod process;
 mod setup;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct RequestRecord {
     /// Index of its point in the result.
     pub point: u32,
-    /// Index of the request in the workload: equal indices of two points are the same request.
+    /// Index of the request in its point's workload. Points of the same load and round have the same requests.
     pub index: u64,
     /// What the client sent as x-request-id.
     pub id: String,

@@ -6,6 +6,7 @@ use clap::Args;
 use clap::builder::BoolishValueParser;
 
 use super::routing::RoutingArgs;
+use super::trace::TraceArgs;
 use super::units::Span;
 
 const EXAMPLES: &str = "\
@@ -51,4 +52,6 @@ pub struct RouteArgs {
 
     #[command(flatten)]
     pub routing: RoutingArgs,
+    #[command(flatten)]
+    pub trace: TraceArgs,
 }

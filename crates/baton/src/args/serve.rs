@@ -7,6 +7,7 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::engine::EngineArgs;
+use super::trace::TraceArgs;
 use super::units::Span;
 
 const EXAMPLES: &str = "\
@@ -54,6 +55,8 @@ pub struct ServeArgs {
 
     #[command(flatten)]
     pub engine: EngineArgs,
+    #[command(flatten)]
+    pub trace: TraceArgs,
 }
 
 impl ServeArgs {

@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::engine::EngineArgs;
 use super::routing::RoutingArgs;
+use super::trace::TraceArgs;
 use super::units::Span;
 
 const EXAMPLES: &str = "\
@@ -61,4 +62,6 @@ pub struct UpArgs {
     pub routing: RoutingArgs,
     #[command(flatten)]
     pub engine: EngineArgs,
+    #[command(flatten)]
+    pub trace: TraceArgs,
 }

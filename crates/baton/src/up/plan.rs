@@ -100,6 +100,7 @@ fn engine(
     let (threads, engine) = engine_args(args, role, threads)?;
     argv.extend(engine.to_argv());
     argv.extend(ending_and_log(args, common));
+    argv.extend(trace(args));
     Ok(Process {
         name,
         role: role.as_str(),
@@ -134,6 +135,7 @@ fn router(args: &UpArgs, common: &CommonArgs, listen: SocketAddr, engines: &[Pro
     argv.extend(engines.iter().map(|engine| format!("--{}={}", engine.role, engine.url())));
     argv.extend(args.routing.to_argv());
     argv.extend(ending_and_log(args, common));
+    argv.extend(trace(args));
     Process { name: "router".to_owned(), role: "router", address: reachable(listen), threads: None, argv }
 }
 
@@ -145,6 +147,11 @@ fn ending_and_log(args: &UpArgs, common: &CommonArgs) -> [String; 3] {
         format!("--log-level={}", value_name(common.log_level)),
         format!("--log-format={}", value_name(common.log_format)),
     ]
+}
+
+/// All processes write the same file.
+fn trace(args: &UpArgs) -> Option<String> {
+    args.trace.trace.as_ref().map(|path| format!("--trace={}", path.display()))
 }
 
 /// Where this machine reaches what listens on `address`: on every address means on loopback too.
@@ -326,6 +333,19 @@ mod tests {
                 "{name} is not in the test"
             );
         }
+    }
+
+    #[test]
+    fn all_processes_write_one_trace() {
+        let plan = plan(&["--model=emulated", "--trace=dir/trace.json"], 2);
+        let traces = [serve(&plan.engines[0]).trace, serve(&plan.engines[1]).trace, route(&plan).trace];
+        assert!(traces.iter().all(|args| args.trace.as_deref() == Some("dir/trace.json".as_ref())));
+        assert!(!plan_argv(&["--model=emulated"]).any(|arg| arg.starts_with("--trace")));
+    }
+
+    fn plan_argv(flags: &[&str]) -> impl Iterator<Item = String> {
+        let Plan { engines, router } = plan(flags, 2);
+        engines.into_iter().chain([router]).flat_map(|process| process.argv)
     }
 
     #[test]
