@@ -81,7 +81,9 @@ pub fn replay(conversations: &[Recorded], how: &Replay) -> Result<Replayed, Stri
     let turns = asks.len() as u64;
     let later_turns = asks.iter().filter(|ask| ask.after.is_some()).count() as u64;
     let prompt_tokens = prompts.iter().map(|prompt| u64::from(prompt.tokens)).sum();
-    let begin_until = asks.iter().map(|ask| Time(ask.at_us * 1_000)).max().unwrap_or_default();
+    let begins = asks.iter().map(|ask| Time(ask.at_us * 1_000)).max().unwrap_or_default();
+    let sessions = conversations.chunk_by(|a, b| a.session == b.session).count();
+    let begin_until = if sessions > how.at_once { begins } else { Time(u64::MAX) };
     let scenario = scenario(asks, &prompts, how, f64::from(grain_tokens));
     let mut world = World::recorded(scenario, Recording::new(prompts, how.grain as usize, begin_until));
     // AssertUnwindSafe: of a world that panicked nothing is looked at.
