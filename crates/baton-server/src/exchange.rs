@@ -60,8 +60,8 @@ impl Exchange {
     ) -> Result<Self, ApiError> {
         let serving = app.open()?;
         let text = AnswerText::new(&serving.text, prepared.limits);
-        let ticket = serving.submit(prepared.request, origin)?;
         let arrived = origin.arrived;
+        let ticket = serving.submit(prepared.request, origin)?;
         let timing = Timing { arrived, first: None, last: arrived, tokens: 0 };
         Ok(Self { app, ticket, text, timing, _place: place })
     }

@@ -26,7 +26,6 @@ pub use report::{ReportArgs, ReportFormat};
 pub use route::RouteArgs;
 pub use routing::{HandOff, Policy, RoutingArgs, Strategy};
 pub use serve::ServeArgs;
-pub use trace::TraceArgs;
 pub use units::{ByteSize, Span};
 pub use up::UpArgs;
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use baton_server::{TraceConfig, TransportKind};
 use baton_types::TransferMode;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::hand_off::{pair, pull, push};
 use crate::harness::{TestServer, expected, greedy, ids, prompt};
@@ -66,9 +66,12 @@ async fn hand_off(mode: TransferMode, kind: TransportKind) -> Vec<Value> {
     stop(prefill).await;
     stop(decode).await;
     let events = events(&path);
-    let arrows: Vec<&Value> = events.iter().filter(|event| event["name"] == "hand-over").collect();
-    let (from, to) = (&arrows[0], &arrows[1]);
-    assert_eq!((&from["ph"], &to["ph"], &from["id"]), (&json!("s"), &json!("f"), &to["id"]));
+    let end = |ph| {
+        let found = events.iter().find(|event| event["name"] == "hand-over" && event["ph"] == ph);
+        found.unwrap_or_else(|| panic!("no {ph} in {events:?}"))
+    };
+    let (from, to) = (end("s"), end("f"));
+    assert_eq!(from["id"], to["id"]);
     assert_ne!(from["pid"], to["pid"], "from one engine to the other");
     assert!(from["ts"].as_u64() <= to["ts"].as_u64());
     let spans: Vec<Value> = events.into_iter().filter(|event| event["ph"] == "X").collect();
@@ -102,9 +105,9 @@ fn check_legs(spans: &[Value]) {
         };
         assert_eq!(span["args"]["trace"], leg["args"]["trace"]);
         assert_eq!(span["pid"], leg["pid"]);
-        // A source's last slices may land when it has answered.
-        let begins = (range(leg).0..=range(leg).1).contains(&range(span).0);
-        assert!(begins && (span["name"] == "slice" || inside(span, leg)), "{span}\n{leg}");
+        // A source's last slices may be on their way when it has answered.
+        let lingers = span["name"] == "slice" && range(leg).0 <= range(span).0;
+        assert!(lingers || inside(span, leg), "{span}\n{leg}");
     }
     let chunks = named(spans, "prefill chunk");
     let tokens: Vec<u64> = chunks.iter().map(|chunk| chunk["args"]["tokens"].as_u64().unwrap()).collect();
