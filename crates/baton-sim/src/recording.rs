@@ -20,14 +20,16 @@ struct Retained {
     by_node: BTreeMap<usize, usize>,
     blocks: usize,
     most: usize,
-    /// Blocks times nanoseconds.
+    /// Blocks times nanoseconds, for as long as sessions begin: at the end few go on, for long.
     sum: u128,
+    begin_until: Time,
     since: Time,
 }
 
 impl Recording {
-    pub fn new(prompts: Vec<Prompt>, grain: usize) -> Self {
-        Self { prompts, grain, retained: Retained::default() }
+    /// The last session begins at `begin_until`.
+    pub fn new(prompts: Vec<Prompt>, grain: usize, begin_until: Time) -> Self {
+        Self { prompts, grain, retained: Retained { begin_until, ..Retained::default() } }
     }
 
     /// Equal blocks are equal tokens. What is behind the last whole token is nobody else's.
@@ -49,13 +51,14 @@ impl Recording {
         if before == blocks {
             return;
         }
-        retained.sum += retained.blocks as u128 * u128::from(now.0 - retained.since.0);
-        retained.since = now;
+        let weighed = now.min(retained.begin_until).max(retained.since);
+        retained.sum += retained.blocks as u128 * u128::from(weighed.0 - retained.since.0);
+        retained.since = weighed;
         retained.blocks = retained.blocks + blocks - before;
         retained.most = retained.most.max(retained.blocks);
     }
 
-    /// The mean until the last change, and the most.
+    /// The mean, and the most.
     pub fn retained_blocks(&self) -> (f64, usize) {
         let time = self.retained.since.0.max(1);
         (self.retained.sum as f64 / time as f64, self.retained.most)
@@ -78,22 +81,22 @@ mod tests {
 
     #[test]
     fn memory_is_weighed_by_time() {
-        let mut recording = Recording::new(Vec::new(), 1);
+        let mut recording = Recording::new(Vec::new(), 1, Time(30));
         for (at, node, blocks) in [(0, 0, 10), (10, 1, 10), (20, 0, 0), (40, 1, 0)] {
             recording.note_retained(Time(at), node, blocks);
         }
-        assert_eq!(recording.retained_blocks(), (f64::from(10 * 10 + 20 * 10 + 10 * 20) / 40.0, 20));
+        assert_eq!(recording.retained_blocks(), (f64::from(10 * 10 + 20 * 10 + 10 * 10) / 30.0, 20));
     }
 
     #[test]
     fn prompts_begin_alike_as_far_as_their_blocks_are_the_same() {
         let prompt = |tokens, keys: &[u64], tail| Prompt::from_keys(tokens, 64, keys.iter().copied(), tail);
         let prompts = vec![prompt(200, &[1, 2, 3], 7), prompt(192, &[1, 2, 4], 8), prompt(9, &[], 9)];
-        let recording = Recording::new(prompts.clone(), 1);
+        let recording = Recording::new(prompts.clone(), 1, Time::ZERO);
         let [a, b, c] = [0, 1, 2].map(|client| recording.prompt(client));
         assert_eq!((a.len(), b.len(), c.len()), (4, 3, 1));
         assert!(a[..2] == b[..2] && a[2] != b[2]);
-        let recording = Recording::new(prompts, 2);
+        let recording = Recording::new(prompts, 2, Time::ZERO);
         let [a, b] = [0, 1].map(|client| recording.prompt(client));
         assert_eq!((a.len(), b.len()), (2, 2));
         assert!(a[0] == b[0] && a[1] != b[1]);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use baton_model::CostProfile;
 use baton_routing::{Limits, PolicyKind, Strategy};
-use baton_types::{EngineRole, KvDtype, KvLayout, KvOrder, TransferMode};
+use baton_types::{EngineRole, KvDtype, KvLayout, KvOrder, Time, TransferMode};
 use baton_workload::{Ask as Asked, Conversation as Recorded, Prompt, Turn};
 
 use crate::ask::{After, Ask, Conversation, Reference};
@@ -81,8 +81,11 @@ pub fn replay(conversations: &[Recorded], how: &Replay) -> Result<Replayed, Stri
     let turns = asks.len() as u64;
     let later_turns = asks.iter().filter(|ask| ask.after.is_some()).count() as u64;
     let prompt_tokens = prompts.iter().map(|prompt| u64::from(prompt.tokens)).sum();
+    let begins = asks.iter().map(|ask| Time(ask.at_us * 1_000)).max().unwrap_or_default();
+    let sessions = conversations.chunk_by(|a, b| a.session == b.session).count();
+    let begin_until = if sessions > how.at_once { begins } else { Time(u64::MAX) };
     let scenario = scenario(asks, &prompts, how, f64::from(grain_tokens));
-    let mut world = World::recorded(scenario, Recording::new(prompts, how.grain as usize));
+    let mut world = World::recorded(scenario, Recording::new(prompts, how.grain as usize, begin_until));
     // AssertUnwindSafe: of a world that panicked nothing is looked at.
     catch_unwind(AssertUnwindSafe(|| world.run())).map_err(|panic: Box<dyn Any + Send>| text_of(&*panic))?;
     let (tally, recording) = (&world.tally, world.recording.as_ref().expect("made with one"));

@@ -10,7 +10,13 @@ const HEIGHT: f64 = 240.0;
 const LEFT: f64 = 64.0;
 const TOP: f64 = 44.0;
 const BOTTOM: f64 = 56.0;
-const COLOURS: [&str; 4] = ["#1b6ca8", "#d1495b", "#6aa84f", "#8e7cc3"];
+/// Of the lines in order: what has no cap is solid, what has one is dashed.
+const STROKES: [&str; 4] = [
+    "stroke=\"#1b6ca8\" stroke-width=\"2\"",
+    "stroke=\"#1b6ca8\" stroke-width=\"2\" stroke-dasharray=\"5 3\"",
+    "stroke=\"#d1495b\" stroke-width=\"2\"",
+    "stroke=\"#d1495b\" stroke-width=\"2\" stroke-dasharray=\"5 3\"",
+];
 
 /// Points `(ttl in s, value)`.
 struct Line {
@@ -88,19 +94,16 @@ impl Panel {
         for ttl in ttls {
             text(svg, x(ttl), TOP + HEIGHT + 16.0, "middle", &format!("{ttl:.0} s"));
         }
-        for (i, (line, colour)) in self.lines.iter().zip(COLOURS).enumerate() {
+        for (i, (line, stroke)) in self.lines.iter().zip(STROKES).enumerate() {
             let points: Vec<String> =
                 line.points.iter().map(|(ttl, value)| format!("{:.1},{:.1}", x(*ttl), y(*value))).collect();
             let points = points.join(" ");
-            writeln!(
-                svg,
-                "<polyline points=\"{points}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>"
-            )
-            .expect("a String takes all text");
-            let (at, below) = (left + (i % 2) as f64 * 190.0, TOP + HEIGHT + 32.0 + (i / 2) as f64 * 16.0);
-            writeln!(svg, "<path d=\"M{at} {:.1}h14\" stroke=\"{colour}\" stroke-width=\"2\"/>", below - 4.0)
+            writeln!(svg, "<polyline points=\"{points}\" fill=\"none\" {stroke}/>")
                 .expect("a String takes all text");
-            text(svg, at + 20.0, below, "start", line.name);
+            let (at, below) = (left + (i % 2) as f64 * 190.0, TOP + HEIGHT + 32.0 + (i / 2) as f64 * 16.0);
+            writeln!(svg, "<path d=\"M{at} {:.1}h18\" {stroke}/>", below - 4.0)
+                .expect("a String takes all text");
+            text(svg, at + 24.0, below, "start", line.name);
         }
     }
 }
