@@ -36,9 +36,10 @@ fn written(stub: &Stub, measured: &Measured) -> [Vec<f64>; 2] {
 
 #[test]
 fn percentiles_are_the_schedules_within_a_millisecond() {
-    // Other programs may take the processor between the stub's write and the client's read: then once more.
+    // Other programs may take the processor between the stub's write and the client's read: then once more. An idle
+    // machine needs one attempt.
     let mut errors = Vec::new();
-    for _ in 0..4 {
+    for _ in 0..12 {
         let stub = Stub::start(|asked| scheduled(asked.number));
         let measured = measure(&stub, 200, |_| {});
         let point = &measured.outcome.result.points[0];
@@ -68,7 +69,7 @@ fn a_stall_shows_in_full_and_slows_no_arrival() {
     let stub = Stub::start(move |asked| {
         let began = *FIRST.get_or_init(|| asked.at);
         let since = asked.at.duration_since(began);
-        let stalled = if (from..to).contains(&since) { to - since } else { Default::default() };
+        let stalled = if (from..to).contains(&since) { to - since } else { Duration::ZERO };
         Behaviour {
             ttft: stalled + Duration::from_millis(5),
             itl: Duration::from_millis(1),
