@@ -20,7 +20,6 @@ pub use engine::{EngineArgs, KvType, LostKv, Precision, TransportKind};
 pub use route::RouteArgs;
 pub use routing::{HandOff, Policy, RoutingArgs, Strategy};
 pub use serve::ServeArgs;
-pub use trace::TraceArgs;
 pub use units::{ByteSize, Span};
 pub use up::UpArgs;
 
