@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use xshell::{Shell, cmd};
 
+use crate::nixl;
 use crate::sim::{self, Profile};
 use crate::tidy;
 
@@ -24,6 +25,8 @@ pub fn run(sh: &Shell) -> anyhow::Result<()> {
     sim::run(sh, Profile::Dev, &["--seeds".into(), SEEDS.into()])?;
     step("deliberate bugs");
     sim::run(sh, Profile::Dev, &["--mutants".into(), "--seeds".into(), MUTANT_SEEDS.into()])?;
+    step("nixl");
+    nixl::run_if_possible(sh)?;
     step("done");
     Ok(())
 }

@@ -1,9 +1,11 @@
-//! The project's own chores: `cargo x tidy|ci|sim|fuzz|soak|conversations|bench`.
+//! The project's own chores: `cargo x --help`.
 
 mod bench;
 mod ci;
 mod conversations;
 mod fuzz;
+mod nixl;
+mod report_shots;
 mod sim;
 mod soak;
 mod tidy;
@@ -44,11 +46,15 @@ enum Chore {
     },
     /// 30 conversations of up to 12 turns with a real model: read back or not, the same words; takes many minutes
     Conversations,
+    /// The transport nixl: fetches NIXL with pip if it is not here (70 MB), and runs the transports' suite over it
+    Nixl(nixl::Args),
     /// Speed, as ratios measured side by side in one run
     Bench {
         #[command(subcommand)]
         what: bench::What,
     },
+    /// Pages of `baton report` in a headless browser: used, and photographed; needs Node and Chromium
+    ReportShots,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -62,7 +68,9 @@ fn main() -> anyhow::Result<()> {
         Chore::Fuzz(args) => fuzz::run(&sh, &args),
         Chore::Soak { args } => soak::run(&sh, &args),
         Chore::Conversations => conversations::run(&sh),
+        Chore::Nixl(args) => nixl::run(&sh, &args),
         Chore::Bench { what } => bench::run(&sh, what),
+        Chore::ReportShots => report_shots::run(&sh),
     }
 }
 

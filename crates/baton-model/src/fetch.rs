@@ -144,8 +144,11 @@ impl fmt::Display for ModelSource {
     }
 }
 
-/// `$XDG_CACHE_HOME/baton`, or `$HOME/.cache/baton`.
-fn cache_directory() -> Result<PathBuf, FetchError> {
+/// Where downloads lie: `$XDG_CACHE_HOME/baton`, or `$HOME/.cache/baton`.
+///
+/// # Errors
+/// If neither variable names a place.
+pub fn cache_directory() -> Result<PathBuf, FetchError> {
     let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| home.join(".cache")));
     base.map(|base| base.join("baton")).ok_or(FetchError::NoCache)

@@ -38,8 +38,7 @@ impl RouterCore {
         if !self.has_room_for_late_steps(now, plan, &model) {
             return Begun::Full;
         }
-        let looks_up = self.looks_up(id, plan);
-        let found = if looks_up { self.find_reuse(now, id) } else { None };
+        let found = self.find_reuse(now, id, plan);
         let engines = match self.select_first_engines(now, id, plan, found.as_ref()) {
             Ok(engines) => engines,
             Err(Selection::Full) => return Begun::Full,
@@ -51,10 +50,7 @@ impl RouterCore {
         };
         self.remove_request_timer(id);
         self.queue.retain(|queued| *queued != id);
-        let found = found.filter(|found| self.can_read(&engines, plan, found));
-        if looks_up {
-            self.conversations.looked_up(found.is_some());
-        }
+        let found = self.settle_reuse(id, plan, &engines, found);
         let attempt = Attempt::new(plan, self.mint_transfer(id), found);
         let request = self.request_mut(id);
         // I9: an attempt begins only where no other has live legs.
@@ -138,13 +134,6 @@ impl RouterCore {
         let over_full = after == After::Handle;
         let want = Want { kind, model, peer, partner, prefer, tried, over_full };
         self.selector.select(now, &self.engines, &self.config.limits, want)
-    }
-
-    /// Whether the prefill engine can exchange KV with the engine that retains what was found.
-    fn can_read(&self, engines: &[(usize, EngineKey)], plan: &Plan, found: &Found) -> bool {
-        let holder = self.engines.get(found.holder());
-        let reads = |(step, _): &&(usize, EngineKey)| plan.steps[*step].kind == LegKind::Prefill;
-        engines.iter().find(reads).is_some_and(|(_, reader)| self.engines.get(*reader).pairs_with(holder))
     }
 
     fn start_leg(&mut self, now: Time, id: RequestId, step: usize, engine: EngineKey) {

@@ -141,6 +141,7 @@ pub(crate) mod tests {
             block_tokens: 16,
             unit_tokens: 16,
             kv_dtype: Some(KvDtype::F32),
+            prefix_cache: None,
             load: EngineLoad::default(),
         }
     }

@@ -4,7 +4,7 @@
 //! leg, and the engine that retains is preferred for decode, which then receives only what is new. A later attempt is given
 //! nothing: what went wrong may have gone wrong because of it. For the same reason the entry is forgotten.
 
-use baton_types::{Mutant, Time};
+use baton_types::{LegKind, Mutant, Time};
 
 use crate::conversation::{ConversationCounts, ConversationKey, Dropped, Entry};
 use crate::engine_table::EngineKey;
@@ -36,15 +36,35 @@ impl RouterCore {
     }
 
     /// Whether the next attempt of a request looks for an earlier turn.
-    pub(crate) fn looks_up(&self, id: RequestId, plan: &Plan) -> bool {
+    fn looks_up(&self, id: RequestId, plan: &Plan) -> bool {
         let request = self.request(id);
         let asks = request.turn.as_ref().is_some_and(|turn| !turn.find.is_empty());
         plan.reuse && asks && request.attempts == 0
     }
 
-    pub(crate) fn find_reuse(&self, now: Time, id: RequestId) -> Option<Found> {
-        let keys = self.request(id).turn.iter().flat_map(|turn| &turn.find);
-        keys.take(self.config.limits.conversations.lookups).find_map(|key| self.found(now, *key))
+    /// The best of what an attempt that is about to begin could read. It may not begin yet, so nothing is counted.
+    pub(crate) fn find_reuse(&self, now: Time, id: RequestId, plan: &Plan) -> Option<Found> {
+        let turn = self.request(id).turn.as_ref().filter(|_| self.looks_up(id, plan))?;
+        let keys = turn.find.iter().take(self.config.limits.conversations.lookups);
+        keys.copied().find_map(|key| self.found(now, key))
+    }
+
+    /// What the attempt is given of it: nothing, if its prefill engine cannot exchange KV with the one that retains.
+    pub(crate) fn settle_reuse(
+        &mut self,
+        id: RequestId,
+        plan: &Plan,
+        engines: &[(usize, EngineKey)],
+        found: Option<Found>,
+    ) -> Option<Found> {
+        let reader = engines.iter().find(|(step, _)| plan.steps[*step].kind == LegKind::Prefill);
+        let reader = reader.map(|(_, key)| self.engines.get(*key));
+        let reads = |found: &Found| reader.is_some_and(|e| e.pairs_with(self.engines.get(found.holder())));
+        let found = found.filter(reads);
+        if self.looks_up(id, plan) {
+            self.conversations.looked_up(found.is_some());
+        }
+        found
     }
 
     fn found(&self, now: Time, key: ConversationKey) -> Option<Found> {

@@ -11,6 +11,7 @@ use baton_types::{EngineName, EngineRole, KvDtype};
 use serde::{Deserialize, Serialize};
 
 use crate::error::ServerError;
+use crate::nixl_choice::NixlChoice;
 use crate::peer_secret::PeerSecret;
 
 /// Tokens of a unit, where the block allows it.
@@ -62,6 +63,7 @@ pub struct ServerConfig {
     pub threads: Option<u32>,
     pub transport: TransportKind,
     pub tcp: TcpChoice,
+    pub nixl: NixlChoice,
     pub prefix_cache: bool,
     /// How long a decode engine keeps the KV of prompt and answer for the conversation's next turn; 0 for not at all.
     pub retain_ttl_ms: u64,
@@ -140,6 +142,8 @@ pub enum TransportKind {
     Shm,
     /// Engines on any machines.
     Tcp,
+    /// Engines on any machines, over the networks that NIXL knows.
+    Nixl,
 }
 
 /// How the transport `tcp` works. It listens on the side channel's host, and peers dial the side channel's
@@ -168,6 +172,7 @@ impl TransportKind {
             Self::Memory => "memory",
             Self::Shm => "shm",
             Self::Tcp => "tcp",
+            Self::Nixl => "nixl",
         }
     }
 }
@@ -269,6 +274,7 @@ impl Default for ServerConfig {
             threads: None,
             transport: TransportKind::default(),
             tcp: TcpChoice::default(),
+            nixl: NixlChoice::default(),
             prefix_cache: true,
             retain_ttl_ms: 0,
             retain_max: 0.5,
@@ -355,10 +361,14 @@ impl ServerConfig {
         if self.kv_dtype == KvDtype::U8 {
             return wrong("kv_dtype must be f32, f16 or bf16".to_owned());
         }
-        if self.kv_convert && self.transport == TransportKind::Tcp {
-            return wrong(
-                "kv_convert does not go with the transport tcp, which moves bytes as they are".to_owned(),
-            );
+        if self.kv_convert && matches!(self.transport, TransportKind::Tcp | TransportKind::Nixl) {
+            return wrong(format!(
+                "kv_convert does not go with the transport {}, which moves bytes as they are",
+                self.transport.as_str()
+            ));
+        }
+        if let Err(error) = self.nixl.validate() {
+            return wrong(error);
         }
         if self.max_body_bytes == 0 {
             return wrong("max_body_bytes must be at least 1".to_owned());

@@ -21,6 +21,7 @@ pub mod loop_trace;
 mod metrics;
 mod model_files;
 mod model_loading;
+mod nixl_choice;
 mod peer_secret;
 mod random;
 mod request;
@@ -35,11 +36,14 @@ mod transfer_link;
 mod utf8;
 
 pub use baton_trace::TraceConfig;
+/// The library that the transport `nixl` needs.
+pub use baton_transport::nixl;
 pub use byte_tokenizer::ByteTokenizer;
 pub use config::{
     CheckpointChoice, EmulatedChoice, LostKv, ModelChoice, PeerTlsConfig, Precision, ServerConfig,
     SideChannelConfig, TcpChoice, TransportKind,
 };
 pub use error::ServerError;
+pub use nixl_choice::NixlChoice;
 pub use peer_secret::{PeerSecret, PeerSecretError};
 pub use server::{Server, serve};

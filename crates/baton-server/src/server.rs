@@ -7,13 +7,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use baton_engine::EngineCore;
 use baton_trace::{Process, Tracer};
-use baton_transport::{KvPool, PeerTls, TransportLimits};
+use baton_transport::{KvPool, PeerTls, TransportError, TransportLimits};
 use baton_types::{EngineId, EngineInfo, EngineName, EngineRole, PoolShape};
 use tokio::net::TcpListener;
 use tokio::runtime;
 
 use crate::app::{App, Serving};
-use crate::config::ServerConfig;
+use crate::config::{ServerConfig, TransportKind};
 use crate::engine_thread::{EngineThread, Links};
 use crate::error::ServerError;
 use crate::fault::{FaultReporter, Faults, faults};
@@ -154,6 +154,10 @@ async fn start(
     tracer: Option<Tracer>,
     reporter: &FaultReporter,
 ) -> Result<(Serving, EngineThread), ServerError> {
+    if config.transport == TransportKind::Nixl {
+        // Before the model, so that who has no NIXL hears of it at once.
+        config.nixl.library().map_err(|error| TransportError::Io(error.to_string()))?;
+    }
     let loading = config.clone();
     let loaded = tokio::task::spawn_blocking(move || model_loading::load(&loading)).await;
     let loaded = loaded.map_err(|error| ServerError::Model(format!("loading failed: {error}")))??;
@@ -257,6 +261,7 @@ fn engine_info(
         block_tokens: config.block_tokens,
         unit_tokens: config.unit_tokens(),
         kv_dtype: (!config.kv_convert).then_some(config.kv_dtype),
+        prefix_cache: Some(config.prefix_cache),
         load: Default::default(),
     }
 }

@@ -26,7 +26,7 @@ pub(crate) fn region(kind: TransportKind, bytes: usize) -> Result<Arc<dyn Memory
     Ok(match kind {
         TransportKind::Memory => Arc::new(HeapRegion::new(bytes)),
         // Its pages are there before the first step, whoever maps it.
-        TransportKind::Shm | TransportKind::Tcp => Arc::new(
+        TransportKind::Shm | TransportKind::Tcp | TransportKind::Nixl => Arc::new(
             baton_transport::ShmRegion::populated(bytes)
                 .map_err(|error| TransportError::Io(error.to_string()))?,
         ),
@@ -61,6 +61,7 @@ pub(crate) fn open(
             };
             Box::new(TcpTransport::new(engine, limits, config).map_err(io)?)
         }
+        TransportKind::Nixl => Box::new(config.nixl.open(&config.side_channel, engine, limits)?),
     };
     transport.register(region)?;
     Ok(transport)

@@ -8,7 +8,8 @@ use crate::client::ClientState;
 use crate::fault::Fault;
 use crate::world::World;
 
-/// From the last fault to the end of everything: more than all time limits of a scenario in a row, by the slowest clock.
+/// From the last fault to the end of everything: more than all time limits of a scenario in a row, by the slowest clock. What is
+/// retained to its end comes on top.
 const DRAIN: Duration = Duration::from_secs(600);
 
 impl World {
@@ -74,9 +75,12 @@ impl World {
         let Some(since) = self.quiet_since else { return false };
         let left = self.what_is_left();
         if let Some(left) = left {
+            let retained = self.scenario.engines.iter().filter_map(|engine| engine.retain);
+            let longest = retained.map(|retain| retain.ttl_ms).max().unwrap_or_default();
+            let patience = DRAIN + Duration::from_millis(longest * 2);
             assert!(
-                self.now.since(since) < DRAIN,
-                "I8: {DRAIN:?} after the last fault there is still {left}"
+                self.now.since(since) < patience,
+                "I8: {patience:?} after the last fault there is still {left}"
             );
             return false;
         }
@@ -101,6 +105,7 @@ impl World {
                 + census.registrations
                 + census.posts
                 + census.farewells
+                + census.retentions
                 + process.served.len();
             let free = stats.blocks.free == node.spec.num_blocks as usize;
             let idle = process.core.is_idle() && owed == 0 && free;

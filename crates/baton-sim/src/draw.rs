@@ -7,12 +7,13 @@ use std::ops::Range;
 
 use baton_model::CostProfile;
 use baton_model::cost_profile::{DecodeCost, PrefillCost};
-use baton_routing::{Limits, PolicyKind, Strategy};
-use baton_types::{EngineRole, KvDtype, KvLayout, KvOrder};
+use baton_routing::{ConversationLimits, Limits, PolicyKind, Strategy};
+use baton_types::{EngineRole, KvDtype, KvLayout, KvOrder, TransferMode};
 
+use crate::ask::Ask;
 use crate::fault::{Fault, FaultRates};
 use crate::random::Random;
-use crate::scenario::{AGES_MS, Ask, Clock, EngineSpec, Network, PROBED_US, ProtoTiming, Scenario};
+use crate::scenario::{AGES_MS, Clock, EngineSpec, Network, PROBED_US, ProtoTiming, RetainSpec, Scenario};
 use crate::theme::Theme;
 use crate::workload::{Workload, draw_requests};
 
@@ -31,6 +32,10 @@ impl Scenario {
             order: KvOrder::BlockMajor,
         };
         let mut workload = Workload::draw(random, layout.block_tokens);
+        let converses = random.chance(400);
+        if converses {
+            draw_conversations(random, &mut workload);
+        }
         let faults = if faulty { draw_faults(random) } else { FaultRates::default() };
         let calm = faults.is_calm();
         let strategies =
@@ -49,12 +54,16 @@ impl Scenario {
             turn_us: draw_span(random, 1_000..80_000),
             unrest_us: random.within(1..2_000_000),
             layout,
+            names_are_global: false,
             requests: Vec::new(),
         };
         if !calm && random.chance(350) {
             random.pick(&Theme::ALL).apply(random, &mut scenario, &mut workload);
         }
-        if !calm && scenario.strategy == Strategy::Push && random.chance(150) {
+        if converses {
+            retain(random, &mut scenario, &mut workload);
+        }
+        if !calm && !converses && scenario.strategy == Strategy::Push && random.chance(150) {
             // No right of a writer ends with time, so that not even such clocks may harm. A reader's does: it allows for less.
             for engine in &mut scenario.engines {
                 engine.clock = draw_clock(random, 500_000..2_000_001);
@@ -74,6 +83,47 @@ impl Scenario {
         }
         scenario
     }
+}
+
+/// Long prompts, for turns to become part of.
+fn draw_conversations(random: &mut Random, workload: &mut Workload) {
+    workload.longest_prompt = random.within(40..160) as usize;
+    workload.requests = random.within(2..30);
+    workload.turns = random.within(300..950) as u32;
+    workload.hostile = random.pick(&[0, 0, 100, 500]);
+}
+
+/// Engines retain conversations, and clients come back before their ends, or after them.
+fn retain(random: &mut Random, scenario: &mut Scenario, workload: &mut Workload) {
+    if random.chance(850) {
+        // Where no KV is handed over, none is retained.
+        let mode = scenario.strategy.plan().mode.unwrap_or(TransferMode::Push);
+        scenario.strategy = Strategy::Bidirectional(mode);
+    }
+    let ttl_ms = random.skewed(20..20_000);
+    workload.think_us = 0..ttl_ms * random.pick(&[100, 1_000, 3_000]);
+    scenario.names_are_global = random.chance(300);
+    for engine in &mut scenario.engines {
+        let all = u64::from(engine.num_blocks);
+        let blocks = if random.chance(600) { all } else { random.within(1..all + 1) } as usize;
+        let ttl_ms = random.within(ttl_ms / 2..ttl_ms * 2);
+        engine.retain =
+            (!random.chance(100)).then_some(RetainSpec { ttl_ms, renewable: random.chance(100), blocks });
+        // Else much of the history is here already.
+        engine.prefix_cache = random.chance(500);
+        engine.reuse_threshold = random.skewed(0..80) as usize;
+    }
+    scenario.limits.conversations = ConversationLimits {
+        entries: if random.chance(100) { random.below(4) as usize } else { 1_000 },
+        lookups: random.within(1..9) as usize,
+        margin_ms: random.skewed(0..5_000),
+        slack: random.below(6) as usize,
+        ..ConversationLimits::default()
+    };
+    // So that not all that happens happens while somebody thinks.
+    scenario.network.probe_us = scenario.network.probe_us.max(ttl_ms * 20);
+    let Range { start, end } = scenario.turn_us;
+    scenario.turn_us = start.max(ttl_ms * 5)..end.max(ttl_ms * 10);
 }
 
 /// Room for everything at once.
@@ -145,6 +195,9 @@ fn draw_engines(random: &mut Random, layout: &KvLayout, workload: &Workload, cal
             prefix_cache: !random.chance(100),
             recompute: calm || !random.chance(250),
             kv_timeout_ms: if calm { 1_000_000 } else { random.skewed(100..20_000) },
+            retain: None,
+            reuse_threshold: random.skewed(0..80) as usize,
+            reuse_timeout_ms: random.skewed(10..10_000),
             compatible: calm || !random.chance(30),
             clock: draw_clock(random, 970_000..1_030_001),
         }

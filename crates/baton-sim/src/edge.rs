@@ -1,19 +1,30 @@
 //! The HTTP edge of the engines: legs that come in, tokens and errors that go out.
 
-use baton_engine::{FinishReason, Input, Refusal, Request, SeqFailure, Usage};
-use baton_routing::LegFault;
-use baton_types::{BlockChain, CacheSalt, LegKind, SeqId, TokenId};
+use std::time::Duration;
 
-use crate::client::MODEL;
+use baton_engine::{FinishReason, HandOff, Input, Refusal, Request, Retained, Reuse, SeqFailure, Usage};
+use baton_routing::LegFault;
+use baton_types::{LegKind, SeqId, TokenId, TransferId};
+
+use crate::conversation::RetainedAt;
+use crate::depth::Depth;
 use crate::fault::Fault;
 use crate::front::{LegAsk, LegNews, Line};
 use crate::node::{Process, ServedLeg};
 use crate::split::Place;
 use crate::world::{Event, World};
 
+/// How a sequence ended.
+pub(crate) struct Ended {
+    pub reason: FinishReason,
+    pub usage: Usage,
+    pub handle: bool,
+    pub retained: Option<Retained>,
+}
+
 impl World {
     pub fn leg_arrives(&mut self, node: usize, ask: LegAsk) {
-        let LegAsk { line, client, kind, hand_off, copy } = ask;
+        let LegAsk { line, client, kind, hand_off, reuse, copy } = ask;
         let refused = self.strikes(Fault::LegRefused);
         if refused || self.nodes[node].process.is_none() {
             if !copy {
@@ -22,6 +33,9 @@ impl World {
             }
             return;
         }
+        let reuse = reuse.map(|retained| self.reading(client, retained));
+        let retains = self.nodes[node].spec.retain.is_some() && matches!(hand_off, HandOff::FromPeer { .. });
+        let retention = retains.then(|| TransferId(u128::from(self.random.next())));
         let client_number = client;
         let client = &self.clients[client];
         let asker = &client.ask;
@@ -52,17 +66,44 @@ impl World {
             stop_tokens: asker.stop_tokens.clone(),
             sampling: client.sampling.clone(),
             hand_off,
-            reuse: None,
-            retention: None,
+            reuse: reuse.map(Box::new),
+            retention,
         };
-        let salt = CacheSalt { model: MODEL.fingerprint(), ..client.salt() };
-        let all: Vec<TokenId> = asker.prompt.iter().chain(&client.unstopped).copied().collect();
-        let chain = BlockChain::new(&salt, self.scenario.layout.block_tokens as usize, &all);
-        for hash in chain.full_blocks(1) {
-            process.contents.entry(hash).or_default().insert(seq);
+        for hash in &client.chain {
+            process.contents.entry(*hash).or_default().insert(seq);
         }
         self.answer(node, seq, LegNews::Connected);
         self.tell_engine(node, Input::Submit(request));
+    }
+
+    /// A leg says where KV may be: it is read by an id of its own.
+    fn reading(&mut self, client: usize, retained: RetainedAt) -> Reuse {
+        let RetainedAt { retention, peer, tokens, .. } = retained;
+        let transfer = TransferId(u128::from(self.random.next()));
+        if self.depth == Depth::Bytes {
+            self.retention_book.reads(transfer, &self.clients[client].chain);
+        }
+        Reuse { transfer, retention, peer, tokens }
+    }
+
+    /// The engine says what it retains of a conversation, and for how long.
+    fn note_retained(&mut self, node: usize, client: usize, retained: Retained) -> RetainedAt {
+        let (process, spec) =
+            (self.nodes[node].process.as_ref().expect("it has just spoken"), &self.nodes[node].spec);
+        let retain = spec.retain.expect("I12: it was asked to");
+        let ttl = Duration::from_millis(retain.ttl_ms);
+        let client = &self.clients[client];
+        if self.depth == Depth::Bytes {
+            let units = (retained.tokens / self.scenario.layout.block_tokens) as usize;
+            let held = client.chain.get(..units);
+            let held = held.unwrap_or_else(|| panic!("I2: {retained:?} is more than prompt and answer"));
+            let until = (!retain.renewable).then(|| spec.clock.shows(self.now) + ttl);
+            self.retention_book.retains(process.life, retained.retention, held, until);
+        }
+        let Retained { retention, tokens } = retained;
+        let at = RetainedAt { retention, peer: process.address(), tokens, ttl };
+        self.retained.insert(client.ask.number, at.clone());
+        at
     }
 
     pub fn leg_drops(&mut self, node: usize, line: Line) {
@@ -103,15 +144,21 @@ impl World {
         }
     }
 
-    pub fn finished(&mut self, node: usize, seq: SeqId, reason: FinishReason, usage: Usage, handle: bool) {
+    pub fn finished(&mut self, node: usize, seq: SeqId, ended: Ended) {
+        let Ended { reason, usage, handle, retained } = ended;
         let process = self.nodes[node].process.as_mut().expect("it has just spoken");
-        check_hits(process, self.scenario.layout.block_tokens, seq, usage);
+        if self.depth == Depth::Bytes {
+            check_hits(process, self.scenario.layout.block_tokens, seq, usage);
+        }
         let address = handle.then(|| process.address());
+        let client = process.served.get(&seq).expect("I4: a sequence ends once").client;
+        let retained = retained.map(|retained| self.note_retained(node, client, retained));
+        let process = self.nodes[node].process.as_mut().expect("it has just spoken");
         let served = process.served.get_mut(&seq).expect("I4: a sequence ends once");
         let news = match reason {
             FinishReason::Stop | FinishReason::Length => {
                 let body = if served.streaming { Vec::new() } else { std::mem::take(&mut served.tokens) };
-                LegNews::Complete { body, handle: address }
+                LegNews::Complete { body, handle: address, retained }
             }
             FinishReason::Aborted => {
                 assert!(served.dropped, "{seq:?} was aborted by nobody");

@@ -10,10 +10,11 @@ use std::time::Duration;
 use baton_engine::BlockState;
 use baton_model::KvMemory;
 use baton_proto::{Direction, Input, PostId, RankPair};
-use baton_types::{BlockId, EngineId, TransferId, UnitId};
+use baton_types::{BlockId, EngineId, KvLayout, TransferId, UnitId};
 
 use crate::fault::Fault;
-use crate::node::{Life, read_metadata};
+use crate::node::{Life, Process, read_metadata};
+use crate::scenario::EngineSpec;
 use crate::split::Place;
 use crate::stranger::is_stranger;
 use crate::world::{Event, World};
@@ -74,7 +75,9 @@ pub(crate) struct Moving {
 /// One side's memory, and how it is cut.
 #[derive(Clone, Debug)]
 struct Pool {
-    memory: KvMemory,
+    layout: KvLayout,
+    /// None where no bytes move.
+    memory: Option<KvMemory>,
     block_units: u32,
 }
 
@@ -184,14 +187,18 @@ impl World {
 
     pub fn post(&mut self, node: usize, order: Order) {
         let process = self.nodes[node].process.as_ref().expect("it has just spoken");
-        let (owner, owner_id, ours) = (process.life, process.id.clone(), process.memory.clone());
-        let ours = Pool { memory: ours, block_units: self.nodes[node].spec.block_units };
+        let (owner, owner_id) = (process.life, process.id.clone());
+        let pool = |spec: &EngineSpec, process: &Process| Pool {
+            layout: spec.layout.clone(),
+            memory: process.runner.memory(),
+            block_units: spec.block_units,
+        };
+        let ours = pool(&self.nodes[node].spec, process);
         let path = self.fabric.paths.get(&(owner, order.engine.clone())).copied();
         let theirs = path.and_then(|path| {
             let process = self.nodes.get(path.target.node)?.process.as_ref()?;
-            let block_units = self.nodes[path.target.node].spec.block_units;
-            let pool = Pool { memory: process.memory.clone(), block_units };
-            (process.life == path.target).then_some((path.target, pool))
+            let spec = &self.nodes[path.target.node].spec;
+            (process.life == path.target).then(|| (path.target, pool(spec, process)))
         });
         let Some((target, theirs)) = theirs else {
             let at = self.after_delay();
@@ -308,6 +315,14 @@ impl World {
             if write {
                 let found = state(post.owner, *ours);
                 assert_ne!(found, Some(BlockState::Free), "I3: {:?} reads {ours:?}", post.order);
+            } else if self.is_bound(post) {
+                let found = state(post.target, *theirs);
+                assert_ne!(
+                    found,
+                    Some(BlockState::Free),
+                    "I3: {theirs:?} is read, and free: {:?}",
+                    post.order
+                );
             }
         }
     }
@@ -315,14 +330,18 @@ impl World {
     /// A reader must be able to tell that a byte came too late: by then the source may have put something else there.
     fn note_late_read(&mut self, key: u64) {
         let post = &self.fabric.posts[&key];
-        let source =
-            self.nodes[post.target.node].process.as_ref().filter(|process| process.life == post.target);
-        let Some(source) = source.filter(|_| post.order.direction == Direction::Read) else { return };
-        let bound = post.transfers.iter().any(|transfer| source.core.knows(*transfer));
-        if !bound {
+        let reads = post.order.direction == Direction::Read && self.is_alive(post.target);
+        if reads && !self.is_bound(post) {
             let (owner, transfers) = (post.owner, post.transfers.clone());
             self.ledger.read_late(owner, &transfers);
         }
+    }
+
+    /// Whether the other side still answers for what is moved.
+    fn is_bound(&self, post: &Moving) -> bool {
+        let target = self.nodes.get(post.target.node).and_then(|node| node.process.as_ref());
+        let target = target.filter(|process| process.life == post.target);
+        target.is_some_and(|process| post.transfers.iter().any(|transfer| process.core.knows(*transfer)))
     }
 
     /// The last of a post: its completion, and its notification, each in its own time.
@@ -375,10 +394,11 @@ impl Moving {
                 Direction::Read => (&self.theirs, theirs, &self.ours, ours),
                 Direction::Write => (&self.ours, ours, &self.theirs, theirs),
             };
-            let moved = source.memory.read_unit(from_unit, source.block_units, heads.clone());
-            let mut unit = sink.memory.read_unit(to_unit, sink.block_units, heads.clone());
+            let (Some(whence), Some(into)) = (&source.memory, &sink.memory) else { return };
+            let moved = whence.read_unit(from_unit, source.block_units, heads.clone());
+            let mut unit = into.read_unit(to_unit, sink.block_units, heads.clone());
             unit[start..end].copy_from_slice(&moved[start..end]);
-            sink.memory.write_unit(to_unit, sink.block_units, heads.clone(), &unit);
+            into.write_unit(to_unit, sink.block_units, heads.clone(), &unit);
         }
     }
 }
@@ -386,16 +406,15 @@ impl Moving {
 impl Pool {
     /// Elements of one head of a unit, over all layers, K and V.
     fn head_elements(&self) -> usize {
-        let layout = self.memory.layout();
-        let tokens = layout.block_tokens / self.block_units;
-        (2 * layout.layers * tokens * layout.head_dim) as usize
+        let tokens = self.layout.block_tokens / self.block_units;
+        (2 * self.layout.layers * tokens * self.layout.head_dim) as usize
     }
 }
 
 /// The heads that both ranks hold.
 fn shared_heads(order: &Order, ours: &Pool, theirs: &Pool) -> Range<usize> {
     let of = |pool: &Pool, rank: u32| {
-        let heads = pool.memory.layout().rank_heads();
+        let heads = pool.layout.rank_heads();
         rank as usize * heads..(rank as usize + 1) * heads
     };
     let (ours, theirs) = (of(ours, order.ranks.ours), of(theirs, order.ranks.theirs));

@@ -1,13 +1,17 @@
 //! The router's driver: clients on one side, legs to the engines on the other. It decides nothing.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use baton_engine::HandOff;
 use baton_proto::PeerAddress;
 use baton_routing::{EngineKey, Input, LegFault, LegId, LegStart, Output, RequestEnd, RequestId, RouterCore};
 use baton_types::{EngineInfo, LegKind, Time, TokenId, TransferId};
 
+use crate::ask::Reference;
 use crate::client::{ClientState, MODEL_NAME};
+use crate::conversation::RetainedAt;
+use crate::depth::Depth;
 use crate::fault::Fault;
 use crate::leg_book::LegBook;
 use crate::split::Place;
@@ -57,6 +61,8 @@ pub(crate) struct LegAsk {
     pub client: usize,
     pub kind: LegKind,
     pub hand_off: HandOff,
+    /// What a prefill engine may read instead of computing it.
+    pub reuse: Option<RetainedAt>,
     /// Sent again by somebody in between, who throws the answer away.
     pub copy: bool,
 }
@@ -70,6 +76,7 @@ pub(crate) enum LegNews {
     Complete {
         body: Vec<TokenId>,
         handle: Option<PeerAddress>,
+        retained: Option<RetainedAt>,
     },
     Failed(LegFault),
 }
@@ -121,25 +128,42 @@ impl World {
     // The clients.
 
     pub fn client_arrives(&mut self, client: usize) {
+        if let Some(recording) = &self.recording {
+            self.clients[client].remember(recording.prompt(client), self.depth, &self.scenario.layout);
+        }
         let asker = &mut self.clients[client];
         asker.state = ClientState::Waiting;
+        asker.arrived = self.now;
         let ask = &asker.ask;
         let (streaming, prompt, most) = (ask.streaming, ask.prompt.len(), ask.max_tokens);
+        let reuses = self.scenario.strategy.plan().reuse;
+        let turn = ask.turn(self.scenario.names_are_global).filter(|_| reuses);
         self.note("client", format_args!("r{client} asks: {prompt} tokens, at most {most} back"));
         self.tally.requests += 1;
+        if self.arrivals.arrived() {
+            let calm = self.now + Duration::from_micros(self.scenario.unrest_us);
+            self.queue.push(calm, Event::Quiet);
+        }
         if self.front.down {
             return self.end_client(client, ClientState::Failed);
         }
         let request = RequestId(client as u64);
-        let (model, turn) = (Some(MODEL_NAME.into()), None);
+        let model = Some(MODEL_NAME.into());
         self.tell_router(Input::Arrive { request, model, streaming, sequences: 1, turn });
     }
 
     pub fn client_leaves(&mut self, client: usize) {
         self.note("client", format_args!("r{client} leaves"));
-        self.clients[client].state = ClientState::Gone;
-        self.clients[client].attached = None;
+        self.client_is_gone(client);
         self.tell_router(Input::ClientGone { request: RequestId(client as u64) });
+    }
+
+    fn client_is_gone(&mut self, client: usize) {
+        let asker = &mut self.clients[client];
+        asker.attached = None;
+        if std::mem::replace(&mut asker.state, ClientState::Gone) != ClientState::Gone {
+            self.begin_thinking(client);
+        }
     }
 
     // The router.
@@ -154,7 +178,9 @@ impl World {
             self.log.line(self.now, "router", format_args!("-> {output:?}"));
             outputs.push(output);
         }
-        self.front.core.check();
+        if self.depth == Depth::Bytes {
+            self.front.core.check();
+        }
         self.front.timer = self.front.core.poll_timeout().map(|(due, _)| clock.reaches(due));
         for output in outputs {
             match output {
@@ -172,7 +198,7 @@ impl World {
 
     fn start_leg(&mut self, start: LegStart) {
         self.front.book.start(&start, self.scenario.limits.attempts);
-        let LegStart { leg, request, engine, kind, mode, transfer, peer, .. } = start;
+        let LegStart { leg, request, engine, kind, mode, transfer, peer, reuse, .. } = start;
         let hand_off = match (kind, mode) {
             (LegKind::Prefill, Some(mode)) => HandOff::ToPeer { transfer, mode },
             (LegKind::Decode, Some(mode)) => {
@@ -186,6 +212,7 @@ impl World {
             _ => HandOff::None,
         };
         let (client, node) = (request.0 as usize, engine.0 as usize);
+        let reuse = self.reference(client, reuse.map(RetainedAt::from)).filter(|_| kind == LegKind::Prefill);
         let sent = self.arrival(Place::Router, Place::Node(node));
         self.tally.legs += 1;
         self.front.legs.insert(leg, OpenLeg { client, node, kind, sent });
@@ -193,7 +220,7 @@ impl World {
             return;
         }
         let line = Line { router: self.front.lives, leg };
-        let ask = LegAsk { line, client, kind, hand_off, copy: false };
+        let ask = LegAsk { line, client, kind, hand_off, reuse, copy: false };
         if self.strikes(Fault::LegDoubled) {
             let again = self.arrival(Place::Router, Place::Node(node));
             self.queue.push(again, Event::LegArrives { node, ask: LegAsk { copy: true, ..ask.clone() } });
@@ -213,6 +240,21 @@ impl World {
         }
         let other = self.luck.of(Fault::WrongHandle).below(self.front.recent.len() as u64) as usize;
         self.front.recent[other].clone()
+    }
+
+    /// What a prefill leg says of what is retained: what the router found, unless somebody else has put something there.
+    fn reference(&self, client: usize, found: Option<RetainedAt>) -> Option<RetainedAt> {
+        match self.clients[client].ask.reference {
+            Reference::Found => found,
+            Reference::Of(number) => self.retained.get(&number).cloned(),
+            Reference::Overstated(number) => {
+                self.retained.get(&number).map(|retained| RetainedAt { tokens: u32::MAX, ..retained.clone() })
+            }
+            Reference::ForgedFrom(number) => self.retained.get(&number).map(|retained| {
+                let retention = TransferId(!retained.retention.0);
+                RetainedAt { retention, ..retained.clone() }
+            }),
+        }
     }
 
     fn drop_leg(&mut self, leg: LegId) {
@@ -235,7 +277,10 @@ impl World {
         match news {
             LegNews::Connected => self.tell_router(Input::LegConnected { leg }),
             LegNews::Token(token) => self.pass_on(line, client, &[token]),
-            LegNews::Complete { body, handle } => {
+            LegNews::Complete { body, handle, retained } => {
+                if let Some(retained) = retained {
+                    self.tell_router(Input::LegRetained { leg, retained: retained.told() });
+                }
                 if answers && !body.is_empty() {
                     self.pass_on(line, client, &body);
                 }
@@ -269,7 +314,7 @@ impl World {
         }
         if self.clients[client].attached == Some(line) {
             for token in tokens {
-                self.clients[client].receive(*token);
+                self.clients[client].receive(self.now, *token);
             }
         }
     }
@@ -281,12 +326,11 @@ impl World {
         match end {
             RequestEnd::Answered => self.check_answer(client),
             RequestEnd::ClientGone => {
-                let asker = &mut self.clients[client];
+                let asker = &self.clients[client];
                 // One that takes nothing for too long is as good as gone.
                 let stalls = asker.stalled_until > Time::ZERO && asker.state == ClientState::Waiting;
                 assert!(stalls || asker.state == ClientState::Gone, "r{client} has not left");
-                asker.state = ClientState::Gone;
-                asker.attached = None;
+                self.client_is_gone(client);
             }
             RequestEnd::Failed(why) => {
                 self.check_failure(client, why);
@@ -301,6 +345,7 @@ impl World {
         assert_eq!(asker.state, ClientState::Waiting, "r{client} ends twice");
         asker.state = end;
         asker.attached = None;
+        self.begin_thinking(client);
     }
 
     // Probes.
@@ -329,7 +374,7 @@ impl World {
                 Probe::Failed => Input::ProbeFailed { engine },
             });
         }
-        let again = self.now + std::time::Duration::from_micros(self.scenario.network.probe_us);
+        let again = self.now + Duration::from_micros(self.scenario.network.probe_us);
         self.queue.push(again, Event::Probe { engine });
     }
 }

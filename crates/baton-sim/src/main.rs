@@ -1,5 +1,8 @@
 //! `cargo x sim`: runs seeds of the simulator and says what happened.
 
+mod replay_command;
+mod replay_plot;
+
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::num::NonZero;
@@ -9,14 +12,17 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use baton_sim::{Failed, Outcome, Scenario, SimConfig, Tally, many, shrink, try_run, try_scenario};
-use clap::Parser;
+use clap::{Parser, Subcommand};
 
 /// A failure that shrank to so little is told in full.
 const WHOLE_LOG: usize = 400;
 
 /// Runs the production cores on a simulated cluster, in virtual time, with faults, from a seed.
 #[derive(Debug, Parser)]
+#[command(args_conflicts_with_subcommands = true)]
 struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// Seeds to run: a range A..B, or how many from 0 on.
     #[arg(long, default_value = "5000", value_parser = parse_seeds)]
     seeds: Range<u64>,
@@ -56,6 +62,11 @@ struct Args {
     mutant: Option<baton_types::Mutant>,
 }
 
+#[derive(Debug, Subcommand)]
+enum Command {
+    Replay(replay_command::ReplayArgs),
+}
+
 fn parse_seeds(text: &str) -> Result<Range<u64>, String> {
     let number = |text: &str| text.replace('_', "").parse::<u64>().map_err(|error| error.to_string());
     match text.split_once("..") {
@@ -82,7 +93,11 @@ fn main() -> ExitCode {
     if args.mutants {
         return hunt_mutants(&config, &args);
     }
-    match run(&config, &args) {
+    let result = match &args.command {
+        Some(Command::Replay(args)) => replay_command::run(args),
+        None => run(&config, &args),
+    };
+    match result {
         Ok(code) => code,
         Err(text) => {
             eprintln!("{text}");

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_engine::{Config, EngineCore, ModelRunner, OnLostKv, StepResult};
+use baton_engine::{Config, EngineCore, OnLostKv, StepResult};
 use baton_model::{EmulatedRunner, KvMemory};
 use baton_proto::{Compat, PeerAddress};
 use baton_types::{
@@ -13,6 +13,7 @@ use baton_types::{
 };
 
 use crate::client::{MODEL, MODEL_NAME};
+use crate::depth::{Depth, Runner};
 use crate::front::Line;
 use crate::scenario::{EngineSpec, ProtoTiming};
 use crate::stranger::COMPAT;
@@ -43,8 +44,7 @@ pub(crate) struct Process {
     pub life: Life,
     pub id: EngineId,
     pub core: EngineCore,
-    pub runner: EmulatedRunner,
-    pub memory: KvMemory,
+    pub runner: Runner,
     /// Its HTTP edge.
     pub served: BTreeMap<SeqId, ServedLeg>,
     pub next_seq: u64,
@@ -84,24 +84,29 @@ impl Node {
     }
 
     /// Starts the next life: another incarnation with an empty memory.
-    pub fn start(&mut self, node: usize, incarnation: u64, proto: &ProtoTiming, mutation: Mutation) {
+    pub fn start(
+        &mut self,
+        node: usize,
+        incarnation: u64,
+        proto: &ProtoTiming,
+        depth: Depth,
+        mutation: Mutation,
+    ) {
         assert!(self.process.is_none(), "one process at a time");
         self.lives += 1;
         let life = Life { node, number: self.lives };
         let name = EngineName::new(self.name.clone()).expect("made by the simulator");
         let id = EngineId::new(name, incarnation);
         let core = EngineCore::new(engine_config(&self.spec, id.clone(), life, proto, mutation));
-        let layout = &self.spec.layout;
-        let bytes = self.spec.num_blocks as usize * layout.block_bytes();
-        let region = Arc::new(HeapRegion::new(bytes));
-        let memory = KvMemory::new(region, layout.clone()).expect("a pool of at least one block");
-        let runner = EmulatedRunner::new(MODEL, memory.clone()).expect("the model fits the layout");
+        let runner = match depth {
+            Depth::Bytes => Runner::Emulated(emulated(&self.spec)),
+            Depth::Blocks => Runner::Counting,
+        };
         self.process = Some(Process {
             life,
             id,
             core,
             runner,
-            memory,
             served: BTreeMap::new(),
             next_seq: 1,
             computing: None,
@@ -126,6 +131,7 @@ impl Node {
             unit_tokens: self.spec.layout.block_tokens / self.spec.block_units,
             // Types are converted.
             kv_dtype: None,
+            prefix_cache: None,
             load: EngineLoad {
                 running: stats.running as u32,
                 waiting: stats.waiting as u32,
@@ -153,7 +159,7 @@ impl Process {
     /// If the core asked for a step that cannot be computed.
     pub fn compute(&mut self) -> StepResult {
         let batch = self.computing.take().expect("a step was asked for");
-        self.runner.run(&batch).expect("a step stays inside the pool")
+        self.runner.run(&batch)
     }
 }
 
@@ -165,6 +171,13 @@ pub(crate) fn metadata(life: Life) -> Vec<u8> {
 pub(crate) fn read_metadata(bytes: &[u8]) -> Life {
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
     Life { node: word(0) as usize, number: word(8) }
+}
+
+fn emulated(spec: &EngineSpec) -> EmulatedRunner {
+    let bytes = spec.num_blocks as usize * spec.layout.block_bytes();
+    let region = Arc::new(HeapRegion::new(bytes));
+    let memory = KvMemory::new(region, spec.layout.clone()).expect("a pool of at least one block");
+    EmulatedRunner::new(MODEL, memory).expect("the model fits the layout")
 }
 
 fn engine_config(
@@ -185,11 +198,16 @@ fn engine_config(
     proto.register_timeout = Duration::from_millis(timing.register_timeout_ms);
     proto.peer_grace = Duration::from_millis(timing.peer_grace_ms);
     proto.dial_attempts = timing.dial_attempts;
+    if let Some(retain) = spec.retain {
+        proto.retain_ttl = Duration::from_millis(retain.ttl_ms);
+        proto.retain_renewable = retain.renewable;
+    }
     proto.mutation = mutation;
     if let Some(tables) = timing.tables {
         proto.limits.transfers = tables;
         proto.limits.registrations = tables;
         proto.limits.memories = tables;
+        proto.limits.retentions = tables;
     }
     Config {
         max_running: spec.max_running,
@@ -199,6 +217,9 @@ fn engine_config(
         max_inbound_blocks: spec.max_inbound_blocks,
         watermark_blocks: spec.watermark_blocks,
         prefix_cache: spec.prefix_cache,
+        max_retained_blocks: spec.retain.map_or(0, |retain| retain.blocks),
+        reuse_threshold: spec.reuse_threshold,
+        reuse_timeout: Duration::from_millis(spec.reuse_timeout_ms),
         on_lost_kv: if spec.recompute { OnLostKv::Recompute } else { OnLostKv::Fail },
         kv_timeout: Duration::from_millis(spec.kv_timeout_ms),
         model: MODEL.fingerprint(),

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 use baton_types::Mutation;
 
@@ -38,6 +39,8 @@ pub struct Outcome {
     /// Lines of the log.
     pub lines: u64,
     pub tally: Tally,
+    /// How long each client waited for its first token, if it got one.
+    pub first_tokens: Vec<Option<Duration>>,
     /// Whether the seed had no faults: then there were no errors either.
     pub calm: bool,
 }
@@ -107,6 +110,7 @@ pub fn try_scenario(config: &SimConfig, scenario: &Scenario) -> Result<Outcome, 
         Ok(()) => Ok(Outcome {
             digest: world.log.digest(),
             lines: world.log.lines(),
+            first_tokens: world.clients.iter().map(|client| client.first_token).collect(),
             calm: world.scenario.faults.is_calm(),
             tally: world.tally,
         }),
@@ -119,7 +123,7 @@ pub fn try_scenario(config: &SimConfig, scenario: &Scenario) -> Result<Outcome, 
     }
 }
 
-fn text_of(panic: &(dyn Any + Send)) -> String {
+pub(crate) fn text_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message").to_owned()
 }

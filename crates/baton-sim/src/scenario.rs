@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use baton_model::CostProfile;
 use baton_routing::{Limits, PolicyKind, Strategy};
-use baton_types::{EngineRole, KvLayout, Time, TokenId};
+use baton_types::{EngineRole, KvLayout, Time};
 use serde::{Deserialize, Serialize};
 
+use crate::ask::Ask;
 use crate::fault::{Fault, FaultRates};
 
 /// Time limits from here on are not waited for by anybody.
@@ -37,7 +38,8 @@ pub struct Scenario {
     pub turn_us: Range<u64>,
     /// Faults go on for so long after the last request has arrived.
     pub unrest_us: u64,
-    /// In the order in which they arrive.
+    /// The router is told of no tenants: the names that clients give their conversations are all that tells them apart.
+    pub names_are_global: bool,
     pub requests: Vec<Ask>,
 }
 
@@ -59,9 +61,23 @@ pub struct EngineSpec {
     /// A sequence whose KV is lost is computed here; otherwise it fails.
     pub recompute: bool,
     pub kv_timeout_ms: u64,
+    pub retain: Option<RetainSpec>,
+    /// Tokens that are worth reading back, and retaining.
+    pub reuse_threshold: usize,
+    pub reuse_timeout_ms: u64,
     /// Whether its KV is the other engines' kind.
     pub compatible: bool,
     pub clock: Clock,
+}
+
+/// How an engine retains conversations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RetainSpec {
+    pub ttl_ms: u64,
+    pub renewable: bool,
+    /// At most, for all of them.
+    pub blocks: usize,
 }
 
 /// How a process's clock differs from the true time.
@@ -109,25 +125,6 @@ pub struct Network {
     pub split_breaks: bool,
     /// Bytes of KV go over the network that splits; otherwise they have one of their own, which stays whole.
     pub split_stops_bytes: bool,
-}
-
-/// One request.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Ask {
-    pub at_us: u64,
-    pub prompt: Vec<TokenId>,
-    pub tenant: String,
-    /// The client's own salt.
-    pub salt: String,
-    pub max_tokens: u32,
-    pub min_tokens: u32,
-    pub stop_tokens: Vec<TokenId>,
-    /// A stop string ends after so many tokens of the answer: only the HTTP edge can see that.
-    pub stop_after: Option<usize>,
-    pub streaming: bool,
-    /// None: greedy.
-    pub sample_seed: Option<u64>,
 }
 
 impl Clock {

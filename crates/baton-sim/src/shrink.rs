@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use baton_types::TokenId;
 
+use crate::ask::{Conversation, Reference};
 use crate::fault::Fault;
 use crate::run::{Failed, SimConfig, try_scenario};
 use crate::scenario::{Clock, Scenario};
@@ -135,6 +136,11 @@ impl Shrinker<'_> {
                 (ask.min_tokens, ask.stop_after, ask.sample_seed) = (0, None, None);
                 ask.stop_tokens.clear();
             });
+            while self.attempt(|scenario| {
+                if let Some(after) = &mut scenario.requests[i].after {
+                    after.think_us /= 2;
+                }
+            }) {}
         }
     }
 
@@ -143,8 +149,15 @@ impl Shrinker<'_> {
         for i in 0..self.failed.scenario.engines.len() {
             self.attempt(|scenario| scenario.engines[i].clock = Clock::TRUE);
             self.attempt(|scenario| scenario.engines[i].watermark_blocks = 0);
+            self.attempt(|scenario| scenario.engines[i].retain = None);
         }
         self.attempt(|scenario| scenario.proto.tables = None);
+        self.attempt(|scenario| scenario.names_are_global = false);
+        for i in 0..self.failed.scenario.requests.len() {
+            self.attempt(|scenario| scenario.requests[i].after = None);
+            self.attempt(|scenario| scenario.requests[i].reference = Reference::Found);
+            self.attempt(|scenario| scenario.requests[i].conversation = Conversation::Untold);
+        }
         self.attempt(|scenario| scenario.network.pieces = 1);
         self.attempt(|scenario| {
             let prompts = scenario.requests.iter_mut().flat_map(|ask| &mut ask.prompt);

@@ -46,6 +46,7 @@ impl World {
             );
         }
         let known = self.ledger.transfers_with(target);
+        let retained: Vec<TransferId> = self.retention_book.known(target).collect();
         for _ in 0..self.luck.of(Fault::Stranger).within(1..5) {
             let random = self.luck.of(Fault::Stranger);
             if script == 0 {
@@ -55,7 +56,11 @@ impl World {
                 let overheard = !known.is_empty() && random.chance(800);
                 let transfer =
                     if overheard { random.pick(&known) } else { TransferId(u128::from(random.next())) };
-                let words = words(random.below(9), transfer);
+                let words = match random.below(10) {
+                    // A claim that knows the id, and not the words.
+                    9 if !retained.is_empty() => claim(transfer, Held::Retained(random.pick(&retained))),
+                    which => words(which, transfer),
+                };
                 self.says(ours, &words);
             }
         }
@@ -80,6 +85,10 @@ impl World {
     }
 }
 
+fn claim(transfer: TransferId, held: Held) -> Message {
+    Message::Claim { transfer, attempt: 0, first_unit: 0, chain: vec![BlockHash([7; 16])], held }
+}
+
 /// What would be harmful if it came from the right peer.
 fn words(which: u64, transfer: TransferId) -> Message {
     let prefilled = Some(Prefilled { first_token: TokenId(5), cached_tokens: 0 });
@@ -98,10 +107,7 @@ fn words(which: u64, transfer: TransferId) -> Message {
         3 => Message::Abort { transfer },
         4 => Message::Aborted { transfer },
         5 => Message::Declined { transfer, why: Decline::Unknown },
-        6 => {
-            let chain = vec![BlockHash([7; 16])];
-            Message::Claim { transfer, attempt: 0, first_unit: 0, chain, held: Held::Early }
-        }
+        6 => claim(transfer, Held::Early),
         7 => Message::Heartbeat { transfers: vec![transfer] },
         _ => Message::Register { transfer, first_unit: 0 },
     }

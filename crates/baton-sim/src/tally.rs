@@ -26,6 +26,18 @@ pub struct Tally {
     pub preemptions: u64,
     pub hit_tokens: u64,
     pub computed_tokens: u64,
+    /// Conversations that were retained; how many of them ended with time, and how many gave way.
+    pub retained: u64,
+    pub expired: u64,
+    pub revoked: u64,
+    /// Legs that said where KV may be, and what came of them.
+    pub references: u64,
+    pub readbacks: u64,
+    pub readbacks_done: u64,
+    pub declined: u64,
+    pub readbacks_expired: u64,
+    pub readbacks_failed: u64,
+    pub readback_tokens: u64,
     faults: [u64; Fault::ALL.len()],
 }
 
@@ -44,6 +56,16 @@ impl Tally {
         self.preemptions += engine.preemptions;
         self.hit_tokens += engine.prefix_hit_tokens;
         self.computed_tokens += engine.computed_tokens;
+        self.retained += engine.retained;
+        self.expired += engine.retained_expired;
+        self.revoked += engine.retained_revoked;
+        self.references += engine.reuse_requests;
+        self.readbacks += engine.readbacks;
+        self.readbacks_done += engine.readbacks_done;
+        self.declined += engine.readbacks_declined;
+        self.readbacks_expired += engine.readbacks_expired;
+        self.readbacks_failed += engine.readbacks_failed;
+        self.readback_tokens += engine.readback_tokens;
     }
 
     /// How often faults of this kind happened.
@@ -72,6 +94,16 @@ impl Tally {
             (&mut self.preemptions, other.preemptions),
             (&mut self.hit_tokens, other.hit_tokens),
             (&mut self.computed_tokens, other.computed_tokens),
+            (&mut self.retained, other.retained),
+            (&mut self.expired, other.expired),
+            (&mut self.revoked, other.revoked),
+            (&mut self.references, other.references),
+            (&mut self.readbacks, other.readbacks),
+            (&mut self.readbacks_done, other.readbacks_done),
+            (&mut self.declined, other.declined),
+            (&mut self.readbacks_expired, other.readbacks_expired),
+            (&mut self.readbacks_failed, other.readbacks_failed),
+            (&mut self.readback_tokens, other.readback_tokens),
         ];
         for (ours, theirs) in pairs.into_iter().chain(self.faults.iter_mut().zip(other.faults)) {
             *ours += theirs;
@@ -90,6 +122,13 @@ impl fmt::Display for Tally {
         let Self { recomputed, preemptions, hit_tokens, computed_tokens, .. } = self;
         writeln!(f, "sequences  {recomputed} recomputed, {preemptions} preemptions")?;
         writeln!(f, "tokens     {computed_tokens} computed, {hit_tokens} prefix hits")?;
+        let Self { retained, expired, revoked, references, readbacks, readbacks_done, declined, .. } = self;
+        writeln!(f, "retained   {retained}: {expired} expired, {revoked} revoked")?;
+        write!(
+            f,
+            "references {references}: {readbacks} readbacks, {readbacks_done} done, {declined} declined, "
+        )?;
+        writeln!(f, "{} tokens", self.readback_tokens)?;
         write!(f, "faults    ")?;
         for fault in Fault::ALL {
             write!(f, " {fault} {}", self.faults(fault))?;

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use baton_proto::{Compat, ConnId, Input, Message, PeerAddress, codec};
 use baton_types::Time;
 
+use crate::depth::Depth;
 use crate::fault::Fault;
 use crate::node::Life;
 use crate::split::Place;
@@ -127,6 +128,10 @@ impl World {
         let (from, other) = (end.owner.expect("strangers do not speak here"), end.other);
         let Some(to) = self.wires.ends.get(&other) else { return };
         if let Some(to) = to.owner {
+            if self.depth == Depth::Bytes {
+                let shown = self.nodes[from.node].spec.clock.shows(self.now);
+                self.retention_book.hear(from, to, message, shown);
+            }
             if let Some(given_back) = self.ledger.hear(from, to, message) {
                 self.check_given_back(from, given_back);
             }

@@ -21,7 +21,12 @@ impl fmt::Display for EngineInput<'_> {
             Input::Proto(input) => write!(f, "{input:?}"),
             Input::Submit(request) => {
                 let (seq, tokens, hand_off) = (request.seq, request.prompt.len(), &request.hand_off);
-                write!(f, "Submit {seq:?} of {tokens} tokens, at most {}, {hand_off:?}", request.max_tokens)
+                write!(f, "Submit {seq:?} of {tokens} tokens, at most {}, {hand_off:?}", request.max_tokens)?;
+                match (&request.reuse, request.retention) {
+                    (None, None) => Ok(()),
+                    (Some(reuse), _) => write!(f, ", {reuse:?}"),
+                    (None, Some(retention)) => write!(f, ", to be retained as {retention}"),
+                }
             }
             input => write!(f, "{input:?}"),
         }

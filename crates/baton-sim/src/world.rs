@@ -1,14 +1,19 @@
 //! Everything that a run consists of, and its one loop: the earliest event or timer, then the next.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::time::Duration;
 
 use baton_engine::Output;
 use baton_routing::EngineKey;
 use baton_types::{Mutation, SeqId, Time};
 
+use crate::arrivals::Arrivals;
+use crate::ask::Ask;
 use crate::chaos::router_core;
 use crate::client::Client;
+use crate::conversation::RetainedAt;
+use crate::depth::Depth;
+use crate::edge::Ended;
 use crate::fabric::Fabric;
 use crate::fault::{Fault, Luck};
 use crate::front::{Front, LegAsk, LegNews, Line, Probe};
@@ -17,6 +22,8 @@ use crate::log::Log;
 use crate::node::{Life, Node, letter};
 use crate::queue::Queue;
 use crate::random::Random;
+use crate::recording::Recording;
+use crate::retention_book::RetentionBook;
 use crate::scenario::Scenario;
 use crate::split::Split;
 use crate::tally::Tally;
@@ -40,7 +47,14 @@ pub(crate) struct World {
     pub fabric: Fabric,
     pub split: Split,
     pub ledger: Ledger,
+    pub retention_book: RetentionBook,
+    /// The latest that was retained of each request's conversation, by the request's number.
+    pub retained: BTreeMap<u64, RetainedAt>,
     pub clients: Vec<Client>,
+    pub arrivals: Arrivals,
+    pub depth: Depth,
+    /// What is recorded of a trace's requests; where there is none, the scenario has all words.
+    pub recording: Option<Recording>,
     pub mutation: Mutation,
     /// When faults stopped; from there on everything must come to its end.
     pub quiet_since: Option<Time>,
@@ -101,10 +115,22 @@ impl Event {
 
 impl World {
     pub fn new(scenario: Scenario, mutation: Mutation, log: Log) -> Self {
+        let client = |ask: &Ask| Client::new(ask.clone(), &scenario.layout);
+        let clients = scenario.requests.iter().map(client).collect();
+        Self::of(scenario, clients, mutation, log)
+    }
+
+    /// Down to blocks only: clients find their words when they arrive.
+    pub fn recorded(scenario: Scenario, recording: Recording) -> Self {
+        let clients = scenario.requests.iter().map(|ask| Client::silent(ask.clone())).collect();
+        let world = Self::of(scenario, clients, Mutation::NONE, Log::silent());
+        Self { depth: Depth::Blocks, recording: Some(recording), ..world }
+    }
+
+    fn of(scenario: Scenario, clients: Vec<Client>, mutation: Mutation, log: Log) -> Self {
         let mut random = Random::new(scenario.seed);
         let core = router_core(&scenario, random.next(), mutation);
-        let client = |ask: &crate::scenario::Ask| Client::new(ask.clone(), &scenario.layout);
-        let clients = scenario.requests.iter().map(client).collect();
+        let arrivals = Arrivals::of(&scenario.requests);
         let luck = Luck::new(&scenario.faults, random.next());
         let node = |(i, spec): (usize, &crate::scenario::EngineSpec)| Node {
             name: format!("{}{i}", letter(spec.role)),
@@ -127,7 +153,12 @@ impl World {
             fabric: Fabric::default(),
             split: Split::default(),
             ledger: Ledger::default(),
+            retention_book: RetentionBook::default(),
+            retained: BTreeMap::new(),
             clients,
+            arrivals,
+            depth: Depth::Bytes,
+            recording: None,
             mutation,
             quiet_since: None,
         }
@@ -139,13 +170,7 @@ impl World {
             self.start_process(node);
             self.queue.push(Time::ZERO, Event::Probe { engine: EngineKey(node as u32) });
         }
-        let arrivals: Vec<Time> = self.clients.iter().map(|client| Time(client.ask.at_us * 1_000)).collect();
-        for (client, at) in arrivals.iter().enumerate() {
-            self.queue.push(*at, Event::Arrive { client });
-        }
-        let first = arrivals.iter().min().copied().unwrap_or_default();
-        let last = arrivals.iter().max().copied().unwrap_or_default();
-        self.queue.push(last + Duration::from_micros(self.scenario.unrest_us), Event::Quiet);
+        let first = self.first_arrivals();
         for deed in Fault::deeds().filter(|deed| self.scenario.faults.of(*deed) > 0) {
             self.queue.push(first, Event::Turn { deed });
         }
@@ -158,7 +183,8 @@ impl World {
     /// One event, or one timer.
     fn step(&mut self) {
         self.tally.events += 1;
-        assert!(self.tally.events < MAX_EVENTS, "I8: the run does not end");
+        let endless = self.tally.events >= MAX_EVENTS && self.depth == Depth::Bytes;
+        assert!(!endless, "I8: the run does not end");
         let timer = self.next_timer();
         let event = self.queue.peek();
         match (event, timer) {
@@ -263,7 +289,7 @@ impl World {
 
     fn start_process(&mut self, node: usize) {
         let incarnation = self.random.next();
-        self.nodes[node].start(node, incarnation, &self.scenario.proto, self.mutation);
+        self.nodes[node].start(node, incarnation, &self.scenario.proto, self.depth, self.mutation);
         let Node { name, process, .. } = &self.nodes[node];
         let id = &process.as_ref().expect("just started").id;
         self.log.line(self.now, name, format_args!("starts as {id}"));
@@ -285,7 +311,10 @@ impl World {
             self.log.line(self.now, name, format_args!("-> {}", crate::words::EngineOutput(&output)));
             outputs.push(output);
         }
-        process.core.check();
+        match &mut self.recording {
+            Some(recording) => recording.note_retained(self.now, node, process.core.stats().blocks.retained),
+            None => process.core.check(),
+        }
         process.timer = process.core.poll_timeout().map(|(due, _)| clock.reaches(due));
         let may_exit = process.draining && process.core.is_idle();
         for output in outputs {
@@ -309,8 +338,8 @@ impl World {
                 self.queue.push(self.now + duration, Event::StepEnds { to, ok });
             }
             Output::Token { seq, token } => self.token(node, seq, token),
-            Output::Finished { seq, reason, usage, handle, .. } => {
-                self.finished(node, seq, reason, usage, handle.is_some());
+            Output::Finished { seq, reason, usage, handle, retained } => {
+                self.finished(node, seq, Ended { reason, usage, handle: handle.is_some(), retained });
             }
             Output::Refused { seq, why } => self.refused(node, seq, why),
             Output::Proto(output) => self.obey_proto(node, output),

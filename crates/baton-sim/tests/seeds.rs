@@ -24,6 +24,8 @@ fn two_hundred_seeds_hold_and_every_fault_happens_in_them() {
     }
     assert!(total.answered > 0 && total.failed > 0 && total.gone > 0, "{total}");
     assert!(total.received > 0 && total.lost > 0 && total.sent > 0 && total.unsent > 0, "{total}");
+    assert!(total.retained > 0 && total.expired > 0 && total.revoked > 0, "{total}");
+    assert!(total.readbacks_done > 0 && total.declined > 0 && total.readback_tokens > 0, "{total}");
     assert!(total.recomputed > 0 && total.preemptions > 0 && total.hit_tokens > 0, "{total}");
 }
 

@@ -28,9 +28,7 @@ mod memory;
 mod metadata;
 mod outgoing;
 mod peer;
-mod poller;
 mod posting;
-mod resolve;
 mod serving;
 mod wire;
 
@@ -49,10 +47,11 @@ use self::door::Door;
 use self::memory::Memory;
 use self::metadata::Metadata;
 use self::peer::Peer;
-use self::poller::{Poller, Ready, random_bytes};
-use self::resolve::Resolver;
 use crate::lists::{ListIds, Lists};
 use crate::permits::Permits;
+use crate::poller::{Poller, Ready};
+use crate::resolve::Resolver;
+use crate::token::random_bytes;
 use crate::transport::{Descriptor, Event, ListId, Post, Transport, TransportError, TransportLimits, Waker};
 
 /// An agent of the transport `tcp`.

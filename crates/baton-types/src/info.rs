@@ -27,6 +27,10 @@ pub struct EngineInfo {
     /// The type of KV elements, if only engines of the same type may exchange KV with this one; none if it lets them be
     /// converted, with engines that do so too.
     pub kv_dtype: Option<KvDtype>,
+    /// Whether it keeps the KV of prompts for later ones; none: it does not say. Nobody decides by it: it is a condition of
+    /// every measurement.
+    #[serde(default)]
+    pub prefix_cache: Option<bool>,
     #[serde(default)]
     pub load: EngineLoad,
 }

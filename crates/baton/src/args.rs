@@ -1,7 +1,10 @@
 //! The command line: what each command can be told, its defaults and its help.
 
+mod bench;
 mod chat;
 mod engine;
+mod nixl;
+mod report;
 mod route;
 mod routing;
 mod serve;
@@ -15,8 +18,11 @@ use clap::builder::Styles;
 use clap::builder::styling::AnsiColor;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub use bench::{ApiName, ArrivalsName, BenchArgs, BenchCommand, CompareArgs, MeasuringArgs};
 pub use chat::ChatArgs;
 pub use engine::{EngineArgs, KvType, LostKv, Precision, TransportKind};
+pub use nixl::{NixlArgs, NixlCommand};
+pub use report::{ReportArgs, ReportFormat};
 pub use route::RouteArgs;
 pub use routing::{HandOff, Policy, RoutingArgs, Strategy};
 pub use serve::ServeArgs;
@@ -66,13 +72,19 @@ pub enum Command {
     Route(Box<RouteArgs>),
     /// Talk to a running system in the terminal
     Chat(ChatArgs),
+    /// Measure a running system, or systems side by side
+    Bench(Box<BenchArgs>),
+    /// Make a page of results of `baton bench`
+    Report(ReportArgs),
+    /// Fetch and check NIXL, which --transport=nixl needs
+    Nixl(NixlArgs),
 }
 
 /// What every command can be told.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "All commands")]
 pub struct CommonArgs {
-    /// TOML file with the tables [up], [serve], [route] and [chat]
+    /// TOML file with the tables [up], [serve], [route], [chat], [bench] and [report]
     #[arg(long, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Log what is at least this important

@@ -1,11 +1,14 @@
 //! The binary `baton`: arguments and wiring. What happens to a request is decided elsewhere.
 
 mod args;
+mod bench;
 mod chat;
 mod descriptors;
 mod http;
 mod log;
 mod model;
+mod nixl;
+mod report;
 mod route;
 mod serve;
 mod settings;
@@ -37,7 +40,10 @@ fn run(cli: Cli) -> Result<ExitCode> {
     match &cli.command {
         Command::Up(args) => on_this_thread(up::up(args, &cli.common)),
         Command::Chat(args) => on_this_thread(chat::chat(args)),
+        Command::Report(args) => report::report(args),
         Command::Serve(args) => on_all_cores(serve::serve(args)),
+        Command::Nixl(args) => nixl::nixl(args.what),
+        Command::Bench(args) => on_all_cores(bench::bench(args)),
         Command::Route(args) => on_all_cores(route::route(args)),
     }
 }

@@ -4,13 +4,13 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use baton_server::{
-    CheckpointChoice, EmulatedChoice, ModelChoice, PeerSecret, PeerTlsConfig, ServerConfig,
+    CheckpointChoice, EmulatedChoice, ModelChoice, NixlChoice, PeerSecret, PeerTlsConfig, ServerConfig,
     SideChannelConfig, TcpChoice, TraceConfig,
 };
 use baton_types::KvDtype;
 
-use crate::args::{ByteSize, EngineArgs, KvType, LostKv, Precision, ServeArgs, TransportKind};
-use crate::{descriptors, model, signals};
+use crate::args::{ByteSize, EngineArgs, KvType, LostKv, Precision, ServeArgs, TransportKind, value_name};
+use crate::{descriptors, model, nixl, signals};
 
 /// Holds the secret itself. No flag does: arguments are for every user of the machine to read.
 pub const PEER_SECRET: &str = "BATON_PEER_SECRET";
@@ -102,8 +102,19 @@ fn config(args: &ServeArgs) -> ServerConfig {
         transport: match engine.transport {
             TransportKind::Shm => baton_server::TransportKind::Shm,
             TransportKind::Tcp => baton_server::TransportKind::Tcp,
+            TransportKind::Nixl => baton_server::TransportKind::Nixl,
         },
         tcp: TcpChoice { port: args.tcp_port, lanes: engine.tcp_lanes, crc: engine.tcp_crc },
+        nixl: NixlChoice {
+            port: args.nixl_port,
+            backend: value_name(engine.nixl_backend),
+            reads: value_name(engine.nixl_reads),
+            params: engine.nixl_param.clone(),
+            directory: match engine.transport {
+                TransportKind::Nixl => nixl::directory(),
+                TransportKind::Shm | TransportKind::Tcp => None,
+            },
+        },
         prefix_cache: !engine.no_prefix_cache,
         retain_ttl_ms: engine.retain_ttl.ms(),
         retain_max: engine.retain_max,
@@ -183,6 +194,24 @@ mod tests {
         assert_eq!((config.lease_ms, config.heartbeat_ms), (9_000, 3_000));
         assert_eq!(config.side_channel.advertised_host.as_deref(), Some("engine-7"));
         assert!(matches!(config.model, ModelChoice::Emulated(choice) if choice.profile == "instant"));
+    }
+
+    #[test]
+    fn what_is_said_about_nixl_reaches_the_transport() {
+        let config = of(&[
+            "--model=emulated",
+            "--transport=nixl",
+            "--nixl-port=7",
+            "--nixl-backend=libfabric",
+            "--nixl-reads=asked",
+            "--nixl-param=a=b,c=d=e",
+            "--nixl-param=f=",
+        ]);
+        let NixlChoice { port, backend, reads, params, .. } = config.nixl;
+        assert_eq!((port, backend.as_str(), reads.as_str()), (7, "libfabric", "asked"));
+        let params: Vec<_> = params.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        assert_eq!(params, [("a", "b"), ("c", "d=e"), ("f", "")]);
+        assert_eq!(config.transport, baton_server::TransportKind::Nixl);
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod ports;
 mod screen;
 mod supervisor;
 
-pub use child::die_with_parent;
+pub use child::{PARENT, die_with_parent};
 
 use std::process::ExitCode;
 

@@ -13,6 +13,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("baton-model", &["baton-types", "baton-engine"]),
     ("baton-transport", &["baton-types"]),
     ("baton-openai", &["baton-types"]),
+    ("baton-workload", &["baton-types"]),
     ("baton-trace", &[]),
     // Programs.
     (
@@ -28,9 +29,27 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("baton-router", &["baton-types", "baton-routing", "baton-openai", "baton-trace"]),
-    ("baton-sim", &["baton-types", "baton-proto", "baton-engine", "baton-routing", "baton-model"]),
+    (
+        "baton-sim",
+        &["baton-types", "baton-proto", "baton-engine", "baton-routing", "baton-model", "baton-workload"],
+    ),
+    ("baton-bench", &["baton-types", "baton-workload", "baton-openai"]),
     ("baton-soak", &["baton-openai"]),
-    ("baton", &["baton-types", "baton-server", "baton-router", "baton-model", "baton-openai", "baton-trace"]),
+    ("baton-report", &["baton-workload"]),
+    (
+        "baton",
+        &[
+            "baton-types",
+            "baton-server",
+            "baton-router",
+            "baton-model",
+            "baton-openai",
+            "baton-bench",
+            "baton-report",
+            "baton-trace",
+            "baton-workload",
+        ],
+    ),
     ("xtask", &[]),
 ];
 

@@ -174,6 +174,7 @@ pub fn info(name: &str, role: EngineRole, incarnation: u64) -> EngineInfo {
         block_tokens: 16,
         unit_tokens: 16,
         kv_dtype: Some(baton_types::KvDtype::F32),
+        prefix_cache: None,
         load: EngineLoad::default(),
     }
 }

@@ -394,6 +394,7 @@ fn info(engine: u32, incarnation: u64, waiting: u32) -> EngineInfo {
         block_tokens: 16,
         unit_tokens: 16,
         kv_dtype: Some(baton_types::KvDtype::F32),
+        prefix_cache: None,
         load: EngineLoad { waiting, ..EngineLoad::default() },
     }
 }

@@ -31,6 +31,7 @@ pub fn info(name: &str, incarnation: u64, role: EngineRole) -> EngineInfo {
         block_tokens: 16,
         unit_tokens: 16,
         kv_dtype: Some(baton_types::KvDtype::F32),
+        prefix_cache: None,
         load: EngineLoad::default(),
     }
 }

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 const POLL: Duration = Duration::from_millis(1);
 
+/// A body's `user`, if there is one, is the tenant.
 pub struct Engine {
     http: SocketAddr,
     client: Client<HttpConnector, Full<Bytes>>,
@@ -45,7 +46,9 @@ impl Engine {
 
     pub async fn send(&self, body: &Value) -> Response<Incoming> {
         let uri = format!("http://{}/v1/completions", self.http);
-        let request = Request::builder().method(Method::POST).uri(uri).body(Full::from(body.to_string()));
+        let tenant = body["user"].as_str().unwrap_or_default();
+        let request = Request::builder().method(Method::POST).uri(uri).header("x-baton-tenant", tenant);
+        let request = request.body(Full::from(body.to_string()));
         self.client.request(request.expect("a request")).await.expect("an answer")
     }
 

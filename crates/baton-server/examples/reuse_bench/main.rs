@@ -18,6 +18,8 @@ const ROUNDS: usize = 5;
 const HISTORIES: [u32; 4] = [1000, 2000, 4000, 6000];
 const ANSWER: u32 = 64;
 const NEW: u32 = 64;
+const FOREIGN: u32 = 256;
+const FOREIGN_ROUNDS: usize = 25;
 /// 30 layers, 3 KV heads of 64 elements, K and V, 4 bytes each.
 const KV_BYTES_PER_TOKEN: f64 = (30 * 3 * 64 * 2 * 4) as f64;
 
@@ -81,6 +83,9 @@ async fn main() {
             );
         }
         println!();
+        if !prefix_cache {
+            engines.isolation().await;
+        }
     }
 }
 
@@ -124,6 +129,28 @@ impl Engines {
         }
     }
 
+    /// Whether the time to the first token tells that another tenant's KV of the same words exists.
+    async fn isolation(&mut self) {
+        let words = prompt(9_999_999, FOREIGN);
+        let kept = self.ask_as("one", &words, None).await.kept.expect("decode keeps what it has said");
+        let mut forged = kept.clone();
+        forged["transfer_id"] = TransferId(u128::MAX).to_string().into();
+        let (mut foreign, mut unknown, mut again) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..FOREIGN_ROUNDS {
+            for (times, handle) in [(&mut foreign, &kept), (&mut unknown, &forged), (&mut again, &forged)] {
+                let answer = self.ask_as("another", &words, Some(handle.clone())).await;
+                times.push(answer.ttft.as_secs_f64() * 1e3);
+            }
+        }
+        let (foreign, unknown, again) = (median(foreign), median(unknown), median(again));
+        println!(
+            "first token of {FOREIGN} tokens, by another tenant, medians of {FOREIGN_ROUNDS} alternating rounds"
+        );
+        println!("  with the first tenant's reference  {foreign:.2} ms");
+        println!("  with a reference that never was    {unknown:.2} ms, and measured twice {again:.2} ms");
+        println!("  foreign / unknown = {:.3}, noise {:.3}\n", foreign / unknown, again / unknown);
+    }
+
     /// Tokens and seconds of all readbacks so far.
     async fn readback(&self) -> (f64, f64) {
         let page = self.prefill.text("/metrics").await;
@@ -135,10 +162,14 @@ impl Engines {
     }
 
     async fn ask(&mut self, prompt: &[u64], kept: Option<Value>) -> Answer {
+        self.ask_as("", prompt, kept).await
+    }
+
+    async fn ask_as(&mut self, tenant: &str, prompt: &[u64], kept: Option<Value>) -> Answer {
         self.requests += 1;
         let id = TransferId(self.requests).to_string();
         let body = json!({"prompt": prompt, "max_tokens": ANSWER, "temperature": 0, "ignore_eos": true,
-                          "return_token_ids": true});
+                          "return_token_ids": true, "user": tenant});
         let mut leg = prefill_leg(&body, "push", Some(&id));
         if let Some(kept) = kept {
             leg["kv_transfer_params"]["reuse"] = kept;

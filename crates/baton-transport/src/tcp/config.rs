@@ -1,12 +1,12 @@
 //! What an operator chooses about `tcp`.
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::frame::MAX_LANES;
-use super::metadata::is_host;
 use crate::peer_tls::PeerTls;
+use crate::resolve::{host_to_dial, listening_address};
 
 #[derive(Clone, Debug)]
 pub struct TcpConfig {
@@ -48,27 +48,15 @@ impl Default for TcpConfig {
 impl TcpConfig {
     /// The address to listen at. Asks the system's resolver, which may take a while.
     pub(super) fn address(&self) -> io::Result<SocketAddr> {
-        let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
         if self.lanes == 0 || self.lanes > MAX_LANES {
-            return Err(invalid(format!("a path has 1 to {MAX_LANES} connections, not {}", self.lanes)));
+            let why = format!("a path has 1 to {MAX_LANES} connections, not {}", self.lanes);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
-        let mut addresses = (self.host.as_str(), self.port).to_socket_addrs()?;
-        addresses.next().ok_or_else(|| invalid(format!("{:?} is no address of this host", self.host)))
+        listening_address(&self.host, self.port)
     }
 
     /// What peers are told to dial.
     pub(super) fn advertised_host(&self, bound: SocketAddr) -> io::Result<String> {
-        let host = match &self.advertised_host {
-            Some(host) => host,
-            None if bound.ip().is_unspecified() => {
-                let why = "peers cannot dial an unspecified address: the advertised host is missing";
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-            }
-            None => &self.host,
-        };
-        if !is_host(host) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{host:?} is no host")));
-        }
-        Ok(host.clone())
+        host_to_dial(&self.host, self.advertised_host.as_deref(), bound)
     }
 }

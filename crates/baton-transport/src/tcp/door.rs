@@ -13,10 +13,10 @@ use rustls::ServerConnection;
 use super::frame::{Frame, Hello};
 use super::lane::{Heard, Lane};
 use super::memory::Memory;
-use super::metadata::{Us, is_equal};
-use super::poller::{Poller, Socket, listen_at, random_bytes};
 use super::wire::Wire;
 use crate::peer_tls::PeerTls;
+use crate::poller::{Poller, Socket, listen_at};
+use crate::token::{Us, is_equal, random_bytes};
 
 /// A connection that has not been admitted: it has been granted nothing yet.
 #[derive(Debug)]

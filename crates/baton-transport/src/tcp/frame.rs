@@ -27,7 +27,9 @@
 
 use baton_types::EngineId;
 
-use super::metadata::{Reader, Token, VERSION};
+use super::metadata::VERSION;
+use crate::reader::Reader;
+use crate::token::Token;
 use crate::transport::{Descriptor, MAX_NOTIFICATION, TransportError};
 
 /// Bytes of one payload, at most.

@@ -1,38 +1,13 @@
 //! Where an agent of `tcp` listens, and what shows that whoever connects was told by it.
 
-use baton_types::EngineId;
+use crate::reader::Reader;
+use crate::resolve::is_host;
+use crate::token::Token;
 
 /// Of the metadata and of what is said on a connection.
 pub(super) const VERSION: u16 = 1;
 
 const NAME: [u8; 3] = *b"tcp";
-/// Of a DNS name, which is the longest that a host can have.
-const MAX_HOST: usize = 253;
-
-pub(super) type Token = [u8; 16];
-
-/// An agent as it shows itself to others.
-#[derive(Clone, Debug)]
-pub(super) struct Us {
-    pub id: EngineId,
-    pub token: Token,
-}
-
-/// Shows that whoever dials was told the tokens of both sides: an agent that knows only ours cannot pass for
-/// another. Neither token can be found from it.
-pub(super) fn proof(dialing: &Token, dialed: &Token, path: u64) -> Token {
-    let mut key = [0; 32];
-    key[..16].copy_from_slice(dialing);
-    key[16..].copy_from_slice(dialed);
-    let hash = blake3::keyed_hash(&key, &path.to_le_bytes());
-    *hash.as_bytes().first_chunk().expect("a hash has 32 bytes")
-}
-
-/// Takes as long for tokens that differ early as for others.
-pub(super) fn is_equal(a: &Token, b: &Token) -> bool {
-    a.iter().zip(b).fold(0, |different, (a, b)| different | (a ^ b)) == 0
-}
-
 /// The bytes are: `tcp`, version u16, token 16, region length u64, 1 if TLS is spoken or 0, port u16, and the
 /// host as a length u8 and text. Integers are little-endian.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,47 +56,6 @@ impl Metadata {
             return Err("nobody can be reached there");
         }
         Ok(metadata)
-    }
-}
-
-/// Whether it may be a host name, or an IP address with or without a zone.
-pub(super) fn is_host(host: &str) -> bool {
-    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '%');
-    !host.is_empty() && host.len() <= MAX_HOST && host.chars().all(legal)
-}
-
-/// What is left to decode.
-pub(super) struct Reader<'a>(pub &'a [u8]);
-
-impl<'a> Reader<'a> {
-    pub fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (head, tail) = self.0.split_first_chunk()?;
-        self.0 = tail;
-        Some(*head)
-    }
-
-    pub fn u16(&mut self) -> Option<u16> {
-        self.array().map(u16::from_le_bytes)
-    }
-
-    pub fn u32(&mut self) -> Option<u32> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    pub fn u64(&mut self) -> Option<u64> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    /// A text behind its length.
-    pub fn text(&mut self) -> Option<&'a str> {
-        let [len] = self.array()?;
-        let (text, tail) = self.0.split_at_checked(usize::from(len))?;
-        self.0 = tail;
-        std::str::from_utf8(text).ok()
-    }
-
-    pub fn engine_id(&mut self) -> Option<EngineId> {
-        self.text()?.parse().ok()
     }
 }
 

@@ -14,13 +14,14 @@ use super::frame::{Frame, Hello};
 use super::incoming::Incoming;
 use super::lane::Lane;
 use super::memory::Memory;
-use super::metadata::{Metadata, Us, is_equal, proof};
+use super::metadata::Metadata;
 use super::outgoing::{Ended, Outgoing};
-use super::poller::Poller;
 use super::wire::Wire;
 use crate::lists::Lists;
 use crate::peer_tls::PeerTls;
 use crate::permits::Permits;
+use crate::poller::Poller;
+use crate::token::{Us, is_equal, proof};
 use crate::transport::{Event, TransportError, TransportLimits};
 
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustls::Connection;
 
-use super::poller::Socket;
+use crate::poller::Socket;
 
 /// Where bytes are, or are to go: raw, because KV blocks are nobody's to borrow.
 pub(super) type Part = libc::iovec;

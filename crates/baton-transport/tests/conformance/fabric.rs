@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use baton_transport::{
-    MemoryHub, MemoryTransport, PeerTls, ShmRegion, ShmTransport, TcpConfig, TcpTransport, Transport,
-    TransportLimits,
+    MemoryHub, MemoryTransport, NixlConfig, NixlLibrary, NixlReads, NixlTransport, PeerTls, ShmRegion,
+    ShmTransport, TcpConfig, TcpTransport, Transport, TransportLimits,
 };
 use baton_types::{EngineId, HeapRegion, MemoryRegion};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
@@ -69,6 +69,25 @@ impl Fabric for TcpFabric {
 
     fn transport(&self, id: EngineId, limits: TransportLimits) -> Box<dyn Transport> {
         Box::new(TcpTransport::new(id, limits, self.0.clone()).unwrap())
+    }
+}
+
+/// Over whatever `UCX_TLS` chooses, with the reads that `BATON_TEST_NIXL_READS` chooses, and links at
+/// `BATON_TEST_HOST`. `NIXL_PREFIX` says where NIXL is.
+pub struct NixlFabric;
+
+impl Fabric for NixlFabric {
+    fn region(&self, len: usize) -> Arc<dyn MemoryRegion> {
+        Arc::new(HeapRegion::new(len))
+    }
+
+    fn transport(&self, id: EngineId, limits: TransportLimits) -> Box<dyn Transport> {
+        let library = NixlLibrary::load(None).unwrap();
+        let reads =
+            std::env::var("BATON_TEST_NIXL_READS").map_or(NixlReads::Auto, |reads| reads.parse().unwrap());
+        let host = std::env::var("BATON_TEST_HOST").unwrap_or_else(|_| NixlConfig::default().host);
+        let config = NixlConfig { reads, host, ..NixlConfig::default() };
+        Box::new(NixlTransport::new(id, limits, config, library).unwrap())
     }
 }
 

@@ -4,13 +4,14 @@ mod agent;
 mod endings;
 mod fabric;
 mod moves;
+mod nixl_strangers;
 mod permits;
 mod process;
 mod setup;
 mod strangers;
 mod tcp_strangers;
 
-use fabric::{MemoryFabric, ShmFabric, TcpFabric};
+use fabric::{MemoryFabric, NixlFabric, ShmFabric, TcpFabric};
 
 macro_rules! conformance {
     ($($module:ident :: $case:ident),* $(,)?) => {
@@ -20,6 +21,7 @@ macro_rules! conformance {
         conformance!(@each tcp_v6_crc, TcpFabric::v6_crc(), $($module::$case),*);
         conformance!(@each tcp_tls, TcpFabric::tls(), $($module::$case),*);
         conformance!(@each tcp_tls_crc, TcpFabric::tls_crc(), $($module::$case),*);
+        conformance!(@with_nixl nixl, NixlFabric, $($module::$case),*);
     };
     (enforcing: $($module:ident :: $case:ident),* $(,)?) => {
         mod enforcing {
@@ -28,6 +30,12 @@ macro_rules! conformance {
             conformance!(@each tcp, TcpFabric::default(), $($module::$case),*);
             conformance!(@each tcp_v6_crc, TcpFabric::v6_crc(), $($module::$case),*);
             conformance!(@each tcp_tls, TcpFabric::tls(), $($module::$case),*);
+        }
+    };
+    (@with_nixl $transport:ident, $fabric:expr, $($module:ident :: $case:ident),*) => {
+        mod $transport {
+            use super::*;
+            $(#[test] #[ignore = "needs NIXL: cargo x nixl"] fn $case() { $module::$case(&$fabric); })*
         }
     };
     (@each $transport:ident, $fabric:expr, $($module:ident :: $case:ident),*) => {

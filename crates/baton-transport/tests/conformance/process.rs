@@ -1,4 +1,4 @@
-//! `shm` and `tcp` with a real second process: this executable again, as [`child`].
+//! `shm`, `tcp` and `nixl` with a real second process: this executable again, as [`child`].
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -9,7 +9,7 @@ use baton_transport::{Direction, Event, ListId, Post, PostId, TcpConfig, Transpo
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::agent::{Agent, SOON, engine, every_block, lists, pump, pump_for};
-use crate::fabric::{Fabric, ShmFabric, TcpFabric};
+use crate::fabric::{Fabric, NixlFabric, ShmFabric, TcpFabric};
 
 const BLOCK: usize = 4096;
 const BLOCKS: usize = 4096;
@@ -33,8 +33,11 @@ fn all_blocks() -> Vec<(u32, u32)> {
 fn child() {
     let Ok(incarnation) = std::env::var(INCARNATION) else { return };
     let tcp = TcpFabric::default();
-    let fabric: &dyn Fabric =
-        if std::env::var(TRANSPORT).as_deref() == Ok("tcp") { &tcp } else { &ShmFabric };
+    let fabric: &dyn Fabric = match std::env::var(TRANSPORT).as_deref() {
+        Ok("tcp") => &tcp,
+        Ok("nixl") => &NixlFabric,
+        _ => &ShmFabric,
+    };
     let mut b = agent(fabric, "b", incarnation.parse().unwrap());
     println!("{MARK}metadata {}", to_hex(&b.transport.metadata()));
     let (sender, commands) = channel();
@@ -42,7 +45,7 @@ fn child() {
         std::io::stdin().lines().map_while(Result::ok).for_each(|line| sender.send(line).unwrap());
         std::process::exit(0);
     });
-    let mut flood: Option<(ListId, ListId)> = None;
+    let mut flood: Option<(Direction, (ListId, ListId))> = None;
     let (mut posted, mut ended) = (0, 0);
     loop {
         for line in commands.try_iter() {
@@ -53,14 +56,17 @@ fn child() {
                 ["first", block] => {
                     println!("{MARK}first {}", b.bytes(block.parse::<usize>().unwrap() * BLOCK, 1)[0]);
                 }
-                ["flood"] => flood = Some(lists(&mut b, &engine("a", 1), &every_block(BLOCK, BLOCKS))),
+                ["flood", direction] => {
+                    let direction = if direction == "read" { Direction::Read } else { Direction::Write };
+                    flood = Some((direction, lists(&mut b, &engine("a", 1), &every_block(BLOCK, BLOCKS))));
+                }
                 _ => panic!("{line}"),
             }
         }
-        if let Some((local, remote)) = flood
+        if let Some((direction, (local, remote))) = flood
             && posted - ended < 8
         {
-            let (id, direction, peer) = (PostId(posted), Direction::Write, engine("a", 1));
+            let (id, peer) = (PostId(posted), engine("a", 1));
             let post =
                 Post { id, direction, peer, local, remote, pairs: all_blocks(), notify: Some(vec![1]) };
             posted += u64::from(b.transport.post(post).is_ok());
@@ -100,7 +106,18 @@ struct OtherProcess {
 impl OtherProcess {
     /// The other side of an agent of that transport.
     fn start(transport: &str, incarnation: u64) -> Self {
-        let mut process = Command::new(std::env::current_exe().unwrap())
+        let exe = std::env::current_exe().unwrap();
+        // Which is as good as another host for all that is over a network.
+        let mut command = match std::env::var("BATON_TEST_OTHER_NETWORK") {
+            Ok(network) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", &network]).arg(exe);
+                command.env("BATON_TEST_HOST", std::env::var("BATON_TEST_OTHER_HOST").unwrap());
+                command
+            }
+            Err(_) => Command::new(exe),
+        };
+        let mut process = command
             .args(["process::child", "--exact", "--nocapture", "--test-threads=1"])
             .env(INCARNATION, incarnation.to_string())
             .env(TRANSPORT, transport)
@@ -193,6 +210,12 @@ fn bytes_and_notifications_cross_processes_both_ways() {
     cross_both_ways(agent(&TcpFabric::default(), "a", 1));
 }
 
+#[test]
+#[ignore = "needs NIXL: cargo x nixl"]
+fn nixl_crosses_processes_both_ways() {
+    cross_both_ways(agent(&NixlFabric, "a", 1));
+}
+
 fn cross_both_ways(mut a: Agent) {
     let (mut other, lists) = two_processes(1, &mut a);
     a.fill(|_| 1);
@@ -207,7 +230,7 @@ fn cross_both_ways(mut a: Agent) {
     a.transport.post(post(2, Direction::Read, lists, vec![(5, 9), (7, 11)])).unwrap();
     pump(&mut [&mut a], |agents| agents[0].done() == [1, 2]);
     assert_eq!([4, 5, 6, 7, 8].map(|block| a.bytes(block * BLOCK + 17, 1)[0]), [1, 2, 1, 2, 1]);
-    other.say("flood");
+    other.say("flood write");
     pump(&mut [&mut a], |agents| agents[0].notified().len() > 3);
     assert!(a.all_bytes().iter().all(|&b| b == 2));
 }
@@ -216,7 +239,7 @@ fn cross_both_ways(mut a: Agent) {
 fn busy_processes(a: &mut Agent) -> OtherProcess {
     let (mut other, lists) = two_processes(1, a);
     other.say("fill 3");
-    other.say("flood");
+    other.say("flood write");
     pump(&mut [&mut *a], |agents| !agents[0].notified().is_empty());
     // They share the way, so that none of them ends before nearly all of their bytes are copied, which takes
     // a second.
@@ -243,6 +266,12 @@ fn nothing_comes_after_the_loss(a: &mut Agent) {
 fn a_killed_process_is_lost_within_a_second() {
     lose_a_killed_process(agent(&ShmFabric, "a", 1));
     lose_a_killed_process(agent(&TcpFabric::default(), "a", 1));
+}
+
+#[test]
+#[ignore = "needs NIXL: cargo x nixl"]
+fn nixl_loses_a_killed_process_within_a_second() {
+    lose_a_killed_process(agent(&NixlFabric, "a", 1));
 }
 
 fn lose_a_killed_process(mut a: Agent) {
@@ -276,6 +305,68 @@ fn a_stopped_process_that_maps_our_memory_is_not_lost_before_it_goes_on() {
     pump(&mut [&mut a], |agents| agents[0].has(&lost()));
     nothing_comes_after_the_loss(&mut a);
     assert_eq!(other.hear(), "lost");
+}
+
+/// A dead process's bytes may still be on their way: they come before the loss, and not after it.
+#[test]
+#[ignore = "needs NIXL: cargo x nixl"]
+fn nixl_takes_in_what_a_dead_process_had_sent() {
+    let mut a = agent(&NixlFabric, "a", 1);
+    for incarnation in 1..=3 {
+        let (mut other, _) = two_processes(incarnation, &mut a);
+        other.say("flood write");
+        let heard = a.notified().len();
+        pump(&mut [&mut a], |agents| agents[0].notified().len() > heard);
+        // Meanwhile the network between them fills.
+        std::thread::sleep(Duration::from_millis(100));
+        other.signal(Signal::KILL);
+        other.process.wait().unwrap();
+        pump(&mut [&mut a], |agents| agents[0].has(&Event::PeerLost(engine("b", incarnation))));
+        a.fill(|_| 9);
+        pump_for(&mut [&mut a], Duration::from_millis(50));
+        assert!(a.all_bytes().iter().all(|&b| b == 9));
+    }
+}
+
+/// Nobody's death takes along the engine whose memory it was reading.
+#[test]
+#[ignore = "needs NIXL: cargo x nixl"]
+fn nixl_survives_readers_that_are_killed() {
+    let mut a = agent(&NixlFabric, "a", 1);
+    for incarnation in 1..=3 {
+        let (mut other, _) = two_processes(incarnation, &mut a);
+        other.say("flood read");
+        let heard = a.notified().len();
+        pump(&mut [&mut a], |agents| agents[0].notified().len() > heard + 2);
+        other.signal(Signal::KILL);
+        pump(&mut [&mut a], |agents| agents[0].has(&Event::PeerLost(engine("b", incarnation))));
+    }
+}
+
+/// What a stopped process has begun may go on at any moment, and some of our own posts end with it only.
+fn keep_a_stopped_process_until(mut a: Agent, signal: Signal) {
+    let other = busy_processes(&mut a);
+    other.stop();
+    a.transport.remove_peer(&engine("b", 1));
+    pump_for(&mut [&mut a], Duration::from_millis(500));
+    assert!(!a.has(&lost()), "its next write may hit our memory");
+    let again = a.transport.add_peer(&engine("b", 1), &other.metadata);
+    assert!(again.is_err(), "not while the old path is there");
+    other.signal(signal);
+    pump(&mut [&mut a], |agents| agents[0].has(&lost()));
+    nothing_comes_after_the_loss(&mut a);
+}
+
+#[test]
+#[ignore = "needs NIXL: cargo x nixl"]
+fn nixl_keeps_a_stopped_process_until_it_goes_on() {
+    keep_a_stopped_process_until(agent(&NixlFabric, "a", 1), Signal::CONT);
+}
+
+#[test]
+#[ignore = "needs NIXL: cargo x nixl"]
+fn nixl_keeps_a_stopped_process_until_it_is_killed() {
+    keep_a_stopped_process_until(agent(&NixlFabric, "a", 1), Signal::KILL);
 }
 
 #[test]

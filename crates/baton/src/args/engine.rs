@@ -48,7 +48,7 @@ pub struct EngineArgs {
     /// Type of KV elements; the same on every engine of a system, unless --kv-convert
     #[arg(long, value_enum, value_name = "TYPE", default_value_t = KvType::F32, help_heading = "KV cache")]
     pub kv_dtype: KvType,
-    /// Exchange KV with engines of another --kv-dtype too, converted; said on both sides, and not with --transport=tcp
+    /// Exchange KV with engines of another --kv-dtype too, converted; said on both sides, and with --transport=shm only
     #[arg(long, value_name = "BOOL", help_heading = "KV cache", action = clap::ArgAction::Set,
           num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false",
           hide_default_value = true, value_parser = BoolishValueParser::new())]
@@ -99,6 +99,15 @@ pub struct EngineArgs {
           num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false",
           hide_default_value = true, value_parser = BoolishValueParser::new())]
     pub tcp_crc: bool,
+    /// What NIXL moves blocks with, with --transport=nixl; the same on every engine of a system
+    #[arg(long, value_enum, default_value_t = NixlBackend::Ucx, help_heading = "Hand-off")]
+    pub nixl_backend: NixlBackend,
+    /// How what this engine reads comes to it, with --transport=nixl
+    #[arg(long, value_enum, default_value_t = NixlReads::Auto, help_heading = "Hand-off")]
+    pub nixl_reads: NixlReads,
+    /// Parameter of the backend, KEY=VALUE, with --transport=nixl; several, or several flags
+    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', help_heading = "Hand-off", value_parser = nixl_param)]
+    pub nixl_param: Vec<(String, String)>,
     /// What becomes of a request whose KV does not arrive
     #[arg(long, value_enum, default_value_t = LostKv::Recompute, help_heading = "Hand-off")]
     pub on_lost_kv: LostKv,
@@ -154,6 +163,31 @@ pub enum TransportKind {
     Shm,
     /// TCP: engines of any machines
     Tcp,
+    /// NIXL: engines of any machines, over InfiniBand, RoCE, EFA, TCP or shared memory; see `baton nixl`
+    Nixl,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum NixlBackend {
+    /// InfiniBand, RoCE, TCP, and shared memory
+    Ucx,
+    /// EFA of AWS, among others
+    Libfabric,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum NixlReads {
+    /// Native where this machine has an RDMA device or the backend is libfabric, else asked
+    Auto,
+    /// This engine reads by itself
+    Native,
+    /// The peer is asked to write
+    Asked,
+}
+
+fn nixl_param(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("it is no KEY=VALUE")?;
+    Ok((key.to_owned(), value.to_owned()))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -203,6 +237,8 @@ impl EngineArgs {
             format!("--transport={}", value_name(self.transport)),
             format!("--tcp-lanes={}", self.tcp_lanes),
             format!("--tcp-crc={}", self.tcp_crc),
+            format!("--nixl-backend={}", value_name(self.nixl_backend)),
+            format!("--nixl-reads={}", value_name(self.nixl_reads)),
             format!("--on-lost-kv={}", value_name(self.on_lost_kv)),
             format!("--lease={}", self.lease),
             format!("--heartbeat={}", self.heartbeat),
@@ -214,6 +250,7 @@ impl EngineArgs {
         argv.extend(self.unit_tokens.map(|tokens| format!("--unit-tokens={tokens}")));
         argv.extend(self.kv_memory.map(|size| format!("--kv-memory={size}")));
         argv.extend(self.max_model_len.map(|tokens| format!("--max-model-len={tokens}")));
+        argv.extend(self.nixl_param.iter().map(|(key, value)| format!("--nixl-param={key}={value}")));
         argv.extend(self.threads.map(|threads| format!("--threads={threads}")));
         // Paths and names only: a secret itself is in no argument, which every user of the machine could read.
         let files = [

@@ -43,6 +43,9 @@ pub struct ServeArgs {
     /// Port on which other engines move KV blocks, with --transport=tcp; 0 takes a free one
     #[arg(long, value_name = "PORT", default_value_t = 0, help_heading = "Network")]
     pub tcp_port: u16,
+    /// Port on which other engines speak of KV blocks, with --transport=nixl; 0 takes a free one
+    #[arg(long, value_name = "PORT", default_value_t = 0, help_heading = "Network")]
+    pub nixl_port: u16,
     /// Host at which other engines reach this one [default: the host it listens on]
     #[arg(long, value_name = "HOST", help_heading = "Network")]
     pub advertise_host: Option<String>,

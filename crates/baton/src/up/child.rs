@@ -12,10 +12,10 @@ use tokio::task::JoinHandle;
 use super::log_lines::{LogLines, Sink};
 use crate::settings;
 
-/// Set by `baton up` for its children: the process without which they must not live.
-const PARENT: &str = "BATON_PARENT_PID";
+/// Set for children of this program: the process without which they must not live.
+pub const PARENT: &str = "BATON_PARENT_PID";
 
-/// Makes the kernel kill this process when the `baton up` that started it ends, however it ends. First of all in `main`.
+/// Makes the kernel kill this process when the one that started it ends, however it ends. First of all in `main`.
 ///
 /// The KV memory has no name in the file system, so a kill leaves nothing behind.
 pub fn die_with_parent() {

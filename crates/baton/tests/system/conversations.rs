@@ -1,12 +1,15 @@
 //! Turns of conversations with real processes: each reads what the one before it left, and says the same words.
 
 use std::io::Write;
-use std::process::Stdio;
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::program::{System, baton, get, post, stderr};
+use crate::program::{System, baton, get, post_with, stderr};
 
 const ENGINES: [&str; 3] = ["--prefill=2", "--decode=2", "--no-prefix-cache"];
 const HAND_OFFS: [&str; 3] = ["push", "pull", "early-pull"];
@@ -18,11 +21,15 @@ struct Turn {
 }
 
 fn ask(url: &str, conversation: &str, prompt: &[u32]) -> Turn {
+    ask_as(url, "", conversation, prompt)
+}
+
+fn ask_as(url: &str, tenant: &str, conversation: &str, prompt: &[u32]) -> Turn {
     let body = json!({
         "prompt": prompt, "max_tokens": 40, "temperature": 0, "ignore_eos": true, "return_token_ids": true,
         "conversation_id": conversation,
     });
-    let answer = post(url, "/v1/completions", &body.to_string());
+    let answer = post_with(url, "/v1/completions", ("x-team", tenant), &body.to_string());
     assert!(answer.starts_with("HTTP/1.1 200") && !answer.contains("xfer-"), "{answer}");
     let (head, json) = answer.split_once("\r\n\r\n").unwrap();
     let json: Value = serde_json::from_str(json).unwrap();
@@ -98,6 +105,61 @@ fn turns_read_what_is_kept_and_say_the_same() {
         assert!((64..=144).contains(&cached[6]), "edited: {hand_off}: {cached:?}");
         assert_eq!(read, cached.iter().sum::<u64>(), "nothing else is cached: {hand_off}: {cached:?}");
     }
+}
+
+/// Another router in front of the same engines, one that knows tenants; ends with its value.
+struct TenantRouter {
+    process: Child,
+    url: String,
+}
+
+impl TenantRouter {
+    fn start(system: &System) -> Self {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut argv = vec![format!("--listen=127.0.0.1:{port}")];
+        for place in system.places().iter().filter(|place| place.name != "router") {
+            argv.push(format!("--{}={}", place.name.split('-').next().unwrap(), place.url));
+        }
+        let fixed = ["route", "--strategy=bidirectional", "--expose-served-by", "--tenant-header=x-team"];
+        let process = baton(&fixed).args(argv).stderr(Stdio::null()).spawn().unwrap();
+        let router = Self { process, url: format!("http://127.0.0.1:{port}") };
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while TcpStream::connect(("127.0.0.1", port)).is_err()
+            || !get(&router.url, "/health").starts_with("HTTP/1.1 200")
+        {
+            assert!(Instant::now() < deadline, "the router does not get ready");
+            sleep(Duration::from_millis(10));
+        }
+        router
+    }
+}
+
+impl Drop for TenantRouter {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// I13
+#[test]
+fn a_tenant_gains_nothing_by_the_name_and_the_words_of_another_s_conversation() {
+    let system = System::start(&["--strategy=bidirectional", "--no-prefix-cache"]);
+    let router = TenantRouter::start(&system);
+    let mut history = words(0);
+    let first = ask_as(&router.url, "blue", "c", &history);
+    history.extend([first.ids, words(1)].concat());
+    for (tenant, conversation) in [("red", "c"), ("", "c"), ("blue", "d")] {
+        let turn = ask_as(&router.url, tenant, conversation, &history);
+        assert_eq!(turn.cached, 0, "{tenant}, {conversation}");
+        assert!(!turn.served_by.contains("reuse"), "{tenant}, {conversation}: {}", turn.served_by);
+    }
+    assert!(ask_as(&router.url, "blue", "c", &history).cached >= 112);
+    // Red has a conversation of this name by now, and of these words: its own.
+    assert!(ask_as(&router.url, "red", "c", &history).cached > 0);
+    drop(router);
+    system.signal(Signal::INT);
+    system.wait();
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! The binary as its users meet it: whole systems of real processes, with the emulated model.
 
+mod bench;
 mod chat;
 mod conversations;
 mod different_sides;
 mod kills;
 mod program;
+mod report;
 mod same_words;
 mod timeline;
 mod trust;

@@ -154,15 +154,21 @@ pub fn assert_gone(places: &[Place], limit: Duration) {
 
 /// The whole answer to a POST, headers included.
 pub fn post(url: &str, path: &str, body: &str) -> String {
-    request(url, "POST", path, body)
+    request(url, "POST", path, "", body)
+}
+
+/// The same with a header of the request's own.
+pub fn post_with(url: &str, path: &str, (name, value): (&str, &str), body: &str) -> String {
+    request(url, "POST", path, &format!("{name}: {value}\r\n"), body)
 }
 
 /// The same of a GET.
 pub fn get(url: &str, path: &str) -> String {
-    request(url, "GET", path, "")
+    request(url, "GET", path, "", "")
 }
 
-fn request(url: &str, method: &str, path: &str, body: &str) -> String {
+/// `headers`: further lines of the head, each with its end.
+fn request(url: &str, method: &str, path: &str, headers: &str, body: &str) -> String {
     let host = url.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(host).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -170,7 +176,7 @@ fn request(url: &str, method: &str, path: &str, body: &str) -> String {
     let head = format!(
         "{method} {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-type: application/json\r\n"
     );
-    stream.write_all(format!("{head}content-length: {length}\r\n\r\n{body}").as_bytes()).unwrap();
+    stream.write_all(format!("{head}{headers}content-length: {length}\r\n\r\n{body}").as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     answer

@@ -1,5 +1,6 @@
 //! Names of hosts. The system's resolver may take seconds, so a thread of its own asks it.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread;
@@ -13,12 +14,14 @@ type Answer = (u64, Vec<SocketAddr>);
 
 /// The thread is there from the first question on, and ends after this value.
 #[derive(Debug)]
-pub(super) struct Resolver {
+pub(crate) struct Resolver {
     waker: Waker,
     questions: Option<SyncSender<Question>>,
     answers: (Sender<Answer>, Receiver<Answer>),
 }
 
+/// Of a DNS name, which is the longest that a host can have.
+const MAX_HOST: usize = 253;
 /// Names that may wait for an answer.
 const MAX_QUESTIONS: usize = 256;
 /// Addresses of one name that are tried.
@@ -66,4 +69,37 @@ fn answer(questions: &Receiver<Question>, answers: &Sender<Answer>, waker: &Wake
         }
         waker.wake();
     }
+}
+
+/// Whether it may be a host name, or an IP address with or without a zone.
+pub(crate) fn is_host(host: &str) -> bool {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '%');
+    !host.is_empty() && host.len() <= MAX_HOST && host.chars().all(legal)
+}
+
+/// The address of this host to listen at. Asks the system's resolver, which may take a while.
+pub(crate) fn listening_address(host: &str, port: u16) -> io::Result<SocketAddr> {
+    let mut addresses = (host, port).to_socket_addrs()?;
+    let no_address = || invalid(format!("{host:?} is no address of this host"));
+    addresses.next().ok_or_else(no_address)
+}
+
+/// What peers are told to dial.
+pub(crate) fn host_to_dial(host: &str, advertised: Option<&str>, bound: SocketAddr) -> io::Result<String> {
+    let host = match advertised {
+        Some(host) => host,
+        None if bound.ip().is_unspecified() => {
+            let why = "peers cannot dial an unspecified address: the advertised host is missing";
+            return Err(invalid(why.to_owned()));
+        }
+        None => host,
+    };
+    if !is_host(host) {
+        return Err(invalid(format!("{host:?} is no host")));
+    }
+    Ok(host.to_owned())
+}
+
+fn invalid(why: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, why)
 }

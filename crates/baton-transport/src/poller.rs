@@ -1,6 +1,5 @@
 //! The epoll that an agent sleeps on, and the sockets it watches.
 
-use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use rustix::net::{
 
 /// A connection under its key. It is watched until it is dropped, which closes it.
 #[derive(Debug)]
-pub(super) struct Socket {
+pub(crate) struct Socket {
     pub key: u64,
     fd: OwnedFd,
     epoll: Arc<OwnedFd>,
@@ -39,14 +38,14 @@ impl Drop for Socket {
 /// What woke us. A connection is told of once whenever it becomes readable or writable (edge-triggered), so
 /// whoever reads or writes must go on until it would block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ready {
+pub(crate) enum Ready {
     Listener,
     Waker,
     Socket { key: u64, readable: bool, writable: bool },
 }
 
 #[derive(Debug)]
-pub(super) struct Poller {
+pub(crate) struct Poller {
     epoll: Arc<OwnedFd>,
     next_key: u64,
     /// After this time without a sign of life from the other host a connection ends.
@@ -60,7 +59,7 @@ const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 const BACKLOG: i32 = 256;
 
 /// A socket that listens at `address`; IPv6 sockets take IPv4 as well where they listen on every address.
-pub(super) fn listen_at(address: SocketAddr) -> Result<(OwnedFd, SocketAddr), Errno> {
+pub(crate) fn listen_at(address: SocketAddr) -> Result<(OwnedFd, SocketAddr), Errno> {
     let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
     let fd = socket_with(family, SocketType::STREAM, FLAGS, None)?;
     sockopt::set_socket_reuseaddr(&fd, true)?;
@@ -86,7 +85,7 @@ impl Poller {
         // A host that vanished without a word: noticed while bytes are on their way by the user timeout, and by
         // probes while there are none.
         let ms = u32::try_from(self.patience.as_millis()).unwrap_or(u32::MAX);
-        let interval = (self.patience / 4).clamp(Duration::from_secs(1), Duration::from_secs(3600));
+        let interval = (self.patience / 4).clamp(Duration::from_secs(1), Duration::from_secs(15));
         sockopt::set_socket_keepalive(&fd, true)?;
         sockopt::set_tcp_keepidle(&fd, interval)?;
         sockopt::set_tcp_keepintvl(&fd, interval)?;
@@ -143,12 +142,4 @@ impl Poller {
             }
         }));
     }
-}
-
-/// 16 bytes that nobody can guess.
-pub(super) fn random_bytes() -> io::Result<[u8; 16]> {
-    let mut bytes = [0; 16];
-    let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-    assert_eq!(filled, bytes.len(), "so few bytes come whole");
-    Ok(bytes)
 }
