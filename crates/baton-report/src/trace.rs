@@ -1,8 +1,8 @@
 //! What engines and the router wrote down of single requests: spans in the Chrome trace format.
 //!
-//! A span is a complete event (`"ph": "X"`) whose `args.request` is the client's x-request-id or the answer's id. Its name
-//! says what it is: `queue`, `prefill` (one for each chunk), `transfer` (one for each slice) or `first_step`; others are left
-//! alone. Times are microseconds of one clock for the whole file.
+//! A span is a complete event (`"ph": "X"`). Whose it is, says its `args.request`, the client's x-request-id or the answer's id; or
+//! that of the span `request` with the same `args.trace`. Its name says what it is: `queue`, `prefill chunk`, `slice` or `first
+//! step`; others are left alone. Times are microseconds of one clock for the whole file. See docs/tracing.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -56,6 +56,7 @@ struct Event {
 #[serde(default)]
 struct Args {
     request: Option<String>,
+    trace: Option<String>,
 }
 
 impl Trace {
@@ -66,11 +67,25 @@ impl Trace {
     pub fn read(&mut self, path: &Path) -> Result<(), TraceError> {
         let text =
             std::fs::read_to_string(path).map_err(|error| TraceError::Io { path: path.to_owned(), error })?;
+        // One that was cut off ends with a comma.
+        let text = match text.trim_end().strip_suffix(',') {
+            Some(cut_off) => format!("{cut_off}]"),
+            None => text,
+        };
         let file = serde_json::from_str(&text)
             .map_err(|error| TraceError::Malformed { path: path.to_owned(), error })?;
         let (File::Object { events } | File::Events(events)) = file;
-        for event in events.into_iter().filter(|event| event.ph == "X") {
-            let (Some(request), Some(phase)) = (event.args.request, phase(&event.name)) else { continue };
+        let events: Vec<Event> = events.into_iter().filter(|event| event.ph == "X").collect();
+        // Engines know a request by another name than its client.
+        let clients = events.iter().filter(|event| event.name == "request");
+        let clients =
+            clients.filter_map(|event| Some((event.args.trace.clone()?, event.args.request.clone()?)));
+        let clients: BTreeMap<String, String> = clients.collect();
+        for event in events {
+            let client = event.args.trace.and_then(|trace| clients.get(&trace).cloned());
+            let (Some(request), Some(phase)) = (client.or(event.args.request), phase(&event.name)) else {
+                continue;
+            };
             let (from_ms, to_ms) = (event.ts / 1000.0, (event.ts + event.dur) / 1000.0);
             self.0.entry(request).or_default().push(Span { phase, from_ms, to_ms });
         }
@@ -103,9 +118,9 @@ const TOUCHING_MS: f64 = 0.05;
 fn phase(name: &str) -> Option<Phase> {
     match name {
         "queue" => Some(Phase::Queue),
-        "prefill" => Some(Phase::Prefill),
-        "transfer" => Some(Phase::Transfer),
-        "first_step" => Some(Phase::FirstStep),
+        "prefill chunk" => Some(Phase::Prefill),
+        "slice" => Some(Phase::Transfer),
+        "first step" => Some(Phase::FirstStep),
         _ => None,
     }
 }
@@ -123,17 +138,19 @@ mod tests {
 
     const EVENTS: &str = r#"[
         {"name": "queue", "ph": "X", "ts": 1000000, "dur": 2000, "pid": 1, "args": {"request": "a"}},
-        {"name": "prefill", "ph": "X", "ts": 1002000, "dur": 3000, "args": {"request": "a", "tokens": 512}},
-        {"name": "prefill", "ph": "X", "ts": 1005000, "dur": 3000, "args": {"request": "a"}},
-        {"name": "transfer", "ph": "X", "ts": 1005100, "dur": 400, "args": {"request": "cmpl-a"}},
-        {"name": "transfer", "ph": "X", "ts": 1008000, "dur": 400, "args": {"request": "cmpl-a"}},
+        {"name": "prefill chunk", "ph": "X", "ts": 1002000, "dur": 3000, "args": {"request": "a", "tokens": 512}},
+        {"name": "prefill chunk", "ph": "X", "ts": 1005000, "dur": 3000, "args": {"request": "a"}},
+        {"name": "slice", "ph": "X", "ts": 1005100, "dur": 400, "args": {"trace": "7"}},
+        {"name": "slice", "ph": "X", "ts": 1008000, "dur": 400, "args": {"request": "cmpl-a"}},
+        {"name": "request", "ph": "X", "ts": 999000, "dur": 90000, "args": {"request": "a", "trace": "7"}},
         {"name": "process_name", "ph": "M", "args": {"name": "prefill-0"}},
         {"name": "gc", "ph": "X", "ts": 1, "dur": 1}
     ]"#;
 
     #[test]
     fn spans_count_from_the_first_and_neighbours_are_one() {
-        for text in [EVENTS.to_owned(), format!("{{\"traceEvents\": {EVENTS}}}")] {
+        let cut_off = EVENTS.trim_end().strip_suffix(']').unwrap().trim_end().to_owned() + ",\n";
+        for text in [EVENTS.to_owned(), format!("{{\"traceEvents\": {EVENTS}}}"), cut_off] {
             let spans = read(&text).unwrap().of(["a", "cmpl-a"]);
             let told: Vec<(Phase, f64, f64)> =
                 spans.iter().map(|span| (span.phase, span.from_ms, span.to_ms)).collect();

@@ -94,20 +94,20 @@ impl MadeUp {
             };
             span("queue", 0.0, 0.3);
             match system.as_str() {
-                "none" => span("prefill", 0.3, 0.97),
+                "none" => span("prefill chunk", 0.3, 0.97),
                 "pull" => {
-                    span("prefill", 0.3, 0.8);
-                    span("transfer", 0.82, 0.93);
+                    span("prefill chunk", 0.3, 0.8);
+                    span("slice", 0.82, 0.93);
                 }
                 _ => {
                     for chunk in 0..4 {
                         let from = 0.3 + 0.15 * f64::from(chunk);
-                        span("prefill", from, from + 0.15);
-                        span("transfer", from + 0.15, from + 0.19);
+                        span("prefill chunk", from, from + 0.15);
+                        span("slice", from + 0.15, from + 0.19);
                     }
                 }
             }
-            span("first_step", 0.97, 1.0);
+            span("first step", 0.97, 1.0);
         }
         serde_json::json!({"traceEvents": events})
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton_engine::{BatchEntry, FinishReason, HandOff, Handle, Refusal, StepResult, Usage};
+use baton_engine::{BatchEntry, FinishReason, HandOff, Handle, Refusal, Reuse, StepResult, Usage};
 use baton_proto::{ConnId, Held, PeerAddress, RankPair};
 use baton_trace::{Process, TraceConfig};
 use baton_types::{CacheSalt, Millis, SamplingParams, TokenId, TransferMode, UnitId};
@@ -21,6 +21,8 @@ struct Script {
     tracer: Tracer,
     timeline: Timeline,
     epoch: Instant,
+    /// What the next request may read of an earlier turn.
+    reuse: Option<Box<Reuse>>,
 }
 
 impl Script {
@@ -32,7 +34,7 @@ impl Script {
         let mut timeline = Timeline::new(tracer.clone(), UNIT);
         let epoch = Instant::now();
         timeline.begin(epoch);
-        Self { dir, tracer, timeline, epoch }
+        Self { dir, tracer, timeline, epoch, reuse: None }
     }
 
     fn submit(&mut self, ms: u64, seq: SeqId, hand_off: HandOff) {
@@ -45,7 +47,7 @@ impl Script {
             stop_tokens: Vec::new(),
             sampling: SamplingParams::GREEDY,
             hand_off,
-            reuse: None,
+            reuse: self.reuse.take(),
             retention: None,
         };
         // It took a millisecond to read.
@@ -240,6 +242,51 @@ fn a_pull_s_destination_reads_and_goes_on() {
 }
 
 #[test]
+fn a_turn_reads_what_another_engine_kept_and_hands_on_the_rest() {
+    let mut script = Script::new();
+    let (reading, peer) = (TransferId(8), PeerAddress { engine: peer(), host: "h".to_owned(), port: 1 });
+    script.reuse = Some(Box::new(Reuse { transfer: reading, retention: TransferId(9), peer, tokens: 32 }));
+    script.submit(10, S, HandOff::ToPeer { transfer: X, mode: TransferMode::Push });
+    let held = Held::Retained(TransferId(9));
+    let ask =
+        |transfer, held| Message::Claim { transfer, attempt: 0, first_unit: 0, chain: Vec::new(), held };
+    script.say(11, ask(reading, held));
+    // The other way has begun as well.
+    script.say(12, ask(X, Held::Offered));
+    script.hear(13, &granted());
+    script.hear(
+        14,
+        &Message::Granted {
+            transfer: reading,
+            attempt: 0,
+            remaining: Millis(1000),
+            first_unit: 0,
+            units: Vec::new(),
+            complete: true,
+            prefilled: None,
+        },
+    );
+    script.post(14, 1, Direction::Read, 2);
+    script.moved(16, 1);
+    script.say(16, Message::Done { transfer: reading, notifications: 0, prefilled: None });
+    script.step(17, 1, 32, 8);
+    script.stepped(20, 1);
+    let told = lines(&[
+        ("read", 9, 10),
+        ("queue", 10, 11),
+        ("claim", 12, 13),
+        ("claim", 11, 14),
+        ("slice", 14, 16),
+        ("readback", 11, 16),
+        ("prefill chunk", 17, 20),
+    ]);
+    assert_eq!(script.told(), told);
+    assert_eq!(script.span("slice")["args"]["transfer"], reading.to_string());
+    let claims: Vec<Value> = script.spans().into_iter().filter(|span| span["name"] == "claim").collect();
+    assert_ne!(claims[0]["tid"], claims[1]["tid"], "they overlap");
+}
+
+#[test]
 fn kv_that_does_not_come_is_a_failed_wait_and_the_prompt_is_computed() {
     let mut script = Script::new();
     let from = PeerAddress { engine: peer(), host: "h".to_owned(), port: 1 };
@@ -254,7 +301,8 @@ fn kv_that_does_not_come_is_a_failed_wait_and_the_prompt_is_computed() {
     script.timeline.close(Time::from_millis(41));
     // The script's timeline is gone, and so only the file is left to be asked.
     let (dir, tracer, epoch) = (script.dir, script.tracer, script.epoch);
-    let script = Script { timeline: Timeline::new(tracer.clone(), UNIT), dir, tracer, epoch };
+    let timeline = Timeline::new(tracer.clone(), UNIT);
+    let script = Script { timeline, dir, tracer, epoch, reuse: None };
     let told = lines(&[
         ("read", 9, 10),
         ("queue", 10, 11),
