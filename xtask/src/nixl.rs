@@ -1,4 +1,4 @@
-//! `cargo x nixl`: the transport's suite over NIXL, which is fetched if it is not here.
+//! `cargo x nixl`: the transport's suite over NIXL, which is fetched if it is not here; and whole systems over it.
 
 mod namespaces;
 
@@ -103,6 +103,9 @@ fn test(sh: &Shell, args: &Args, prefix: &PathBuf) -> anyhow::Result<()> {
         ];
         // Each agent has a poll of its own; more tests at once than cores only make all of them late.
         suite().args([filter, "--test-threads=2"]).run()?;
+        if args.filter.is_none() {
+            cmd!(sh, "cargo test --quiet --package baton --test system -- --ignored over_nixl").run()?;
+        }
     }
     match Namespaces::new() {
         Ok(namespaces) => {

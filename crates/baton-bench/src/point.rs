@@ -82,7 +82,7 @@ pub(crate) async fn measure_point(
     let PointPlan { load, starts, writer, slo, seed, .. } = plan;
     let progress = Progress::default();
     let cut = CutOff::new(plan.cut_off, stop.clone());
-    let scraper = Scraper::start(&survey.targets, Clock::start());
+    let scraper = Scraper::start(&survey.targets, Clock::start()).await;
     let meter = Meter::start();
     let table = Arc::new(Table {
         exchange: Exchange {

@@ -31,12 +31,15 @@ pub(crate) struct Scraper {
 }
 
 impl Scraper {
-    pub fn start(targets: &[Target], clock: Clock) -> Self {
+    /// Returns when all have been looked at once: what is sent from then on is counted.
+    pub async fn start(targets: &[Target], clock: Clock) -> Self {
         let (end, watched) = watch::channel(());
-        let tasks = targets
-            .iter()
-            .map(|target| tokio::spawn(look_at(target.clone(), clock, watched.clone())))
-            .collect();
+        let mut tasks = Vec::new();
+        for target in targets {
+            let mut samples = Samples::default();
+            samples.look_at(target, clock).await;
+            tasks.push(tokio::spawn(go_on(samples, target.clone(), clock, watched.clone())));
+        }
         Self { end, tasks }
     }
 
@@ -55,18 +58,18 @@ impl Scraper {
     }
 }
 
-async fn look_at(target: Target, clock: Clock, mut end: watch::Receiver<()>) -> Scrape {
-    let mut samples = Samples::default();
+async fn go_on(mut samples: Samples, target: Target, clock: Clock, mut end: watch::Receiver<()>) -> Scrape {
     loop {
-        samples.take(target.endpoint.get_text(METRICS).await.ok().as_deref(), clock.now_ms() / 1000.0);
-        tokio::select! {
-            () = tokio::time::sleep(INTERVAL) => {}
-            _ = end.changed() => break,
+        let over = tokio::select! {
+            () = tokio::time::sleep(INTERVAL) => false,
+            _ = end.changed() => true,
+        };
+        // At the end as well, for what the last requests made of the counters.
+        samples.look_at(&target, clock).await;
+        if over {
+            return samples.into_scrape(target.name);
         }
     }
-    // What the last requests made of the counters.
-    samples.take(target.endpoint.get_text(METRICS).await.ok().as_deref(), clock.now_ms() / 1000.0);
-    samples.into_scrape(target.name)
 }
 
 #[derive(Debug, Default)]
@@ -89,6 +92,11 @@ struct GaugeSamples {
 }
 
 impl Samples {
+    async fn look_at(&mut self, target: &Target, clock: Clock) {
+        let page = target.endpoint.get_text(METRICS).await;
+        self.take(page.ok().as_deref(), clock.now_ms() / 1000.0);
+    }
+
     fn take(&mut self, page: Option<&str>, at_s: f64) {
         let Some(page) = page else {
             self.failures += 1;

@@ -147,6 +147,9 @@ nameTheme();
 // On paper everything is in light colours, and canvases are as wide as their column of it.
 matchMedia("print").addEventListener("change", redraw);
 
+// A tooltip does not follow what it tells of.
+addEventListener("scroll", hideTooltip, { passive: true, capture: true });
+
 // The section that is read is marked in the bar.
 const links = new Map([...document.querySelectorAll("nav a")].map((link) => [link.hash.slice(1), link]));
 const watch = new IntersectionObserver((entries) => {

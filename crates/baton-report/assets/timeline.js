@@ -38,7 +38,7 @@ class Lanes {
   requests() {
     const { load, which } = this.choice;
     const wanted = this.spec.requests.filter((r) => r.l === load && !hidden.has(r.s) && (which ? r.slow : r.few));
-    const end = (r) => Math.max(0, ...r.ph.map((phase) => phase[2]));
+    const end = (r) => (this.choice.until && r.t.length ? r.t[0] : Math.max(0, ...r.ph.map((phase) => phase[2])));
     return which ? wanted.sort((a, b) => end(b) - end(a)) : wanted.sort((a, b) => a.i - b.i || a.s - b.s);
   }
 
@@ -89,7 +89,8 @@ class Lanes {
       tooltip(told.title, told.rows, box.left + Math.min(box.width * 0.6, (box.width * Math.min(100, at(end))) / 100), box.bottom + 18);
     };
     lane.addEventListener("pointerenter", show);
-    lane.addEventListener("focus", show);
+    // Once it has been scrolled to.
+    lane.addEventListener("focus", () => requestAnimationFrame(() => document.activeElement === lane && show()));
     lane.addEventListener("pointerleave", hideTooltip);
     lane.addEventListener("blur", hideTooltip);
     return lane;

@@ -133,7 +133,9 @@ async function use(page, fault, name) {
   if (lane) {
     await lane.focus();
     await page.keyboard.press("ArrowDown");
+    await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
     if (!(await shown())) fault("no tooltip at a request");
+    if (!(await page.evaluate(besideLane))) fault("the tooltip is not beside its request");
     await page.screenshot({ path: join(shots, `${name}-lane.png`) });
     await page.keyboard.press("Escape");
   }
@@ -162,6 +164,13 @@ function dotsInPlace(chart) {
   });
   const tip = document.getElementById("tip").getBoundingClientRect();
   return dots.length > 0 && inside && tip.bottom > area.top - 60 && tip.top < area.bottom + 60;
+}
+
+// Whether the tooltip is beside the focused request, and that in the window; runs in the page.
+function besideLane() {
+  const lane = document.activeElement.getBoundingClientRect();
+  const tip = document.getElementById("tip").getBoundingClientRect();
+  return lane.top >= 0 && lane.bottom <= innerHeight && tip.bottom > lane.top - 30 && tip.top < lane.bottom + 60;
 }
 
 // Presses every CSV button and catches what would be saved; runs in the page.

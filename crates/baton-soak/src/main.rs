@@ -28,7 +28,7 @@ struct Args {
     #[arg(long, default_value_t = 60)]
     minutes: u64,
     /// How KV blocks travel
-    #[arg(long, default_value = "shm", value_parser = ["shm", "tcp"])]
+    #[arg(long, default_value = "shm", value_parser = ["shm", "tcp", "nixl"])]
     transport: String,
     /// Who moves them
     #[arg(long, value_enum, default_value_t = Strategy::Both)]
@@ -77,7 +77,8 @@ fn run(args: &Args) -> Result<bool> {
     ensure!(args.clients > 0 && args.round > 0, "--clients and --round must be at least 1");
     let transport = match args.transport.as_str() {
         "tcp" => "tcp",
-        _ if args.netem => bail!("--netem puts processes on hosts of their own: --transport tcp"),
+        "nixl" => "nixl",
+        _ if args.netem => bail!("--netem puts processes on hosts of their own: --transport tcp or nixl"),
         _ => "shm",
     };
     let seed = args.seed.unwrap_or_else(|| {

@@ -80,7 +80,16 @@ impl Contender {
                 events.clear();
             }
         });
-        Self { name, transport, waker, stop, thread: Some(thread) }
+        let mut contender = Self { name, transport, waker, stop, thread: Some(thread) };
+        // Their handshake must not wait until it is this one's turn.
+        let lists = contender.lists(&[Descriptor { offset: 0, len: 1 }]);
+        contender.round(Direction::Write, lists, &[(0, 0)]);
+        contender
+    }
+
+    fn lists(&mut self, list: &[Descriptor]) -> (ListId, ListId) {
+        let local = self.transport.prepare_local(list).unwrap();
+        (local, self.transport.prepare_remote(&engine("b"), list).unwrap())
     }
 
     /// Moves the blocks, and returns how long the longest call took.
@@ -102,7 +111,10 @@ impl Contender {
         while left > 0 {
             let mut more = false;
             timed(&mut || more = self.transport.poll(&mut events));
-            left -= events.drain(..).filter(|event| matches!(event, Event::Done(_))).count();
+            for event in events.drain(..) {
+                assert!(matches!(event, Event::Done(_)), "{}: {event:?}", self.name);
+                left -= 1;
+            }
             if !more && left > 0 {
                 self.transport.wait(Duration::from_secs(1));
             }
@@ -217,11 +229,9 @@ fn main() {
             let memcpy = memcpy(&regions[0], &regions[1], &shape);
             let mut speeds = [Vec::new(), Vec::new()];
             for contender in &mut contenders {
-                let list = shape.every_block();
-                let local = contender.transport.prepare_local(&list).unwrap();
-                let remote = contender.transport.prepare_remote(&engine("b"), &list).unwrap();
+                let lists = contender.lists(&shape.every_block());
                 for (direction, speeds) in [Direction::Read, Direction::Write].into_iter().zip(&mut speeds) {
-                    speeds.push(contender.speed(direction, (local, remote), &shape));
+                    speeds.push(contender.speed(direction, lists, &shape));
                 }
             }
             for (direction, speeds) in ["READ", "WRITE"].into_iter().zip(speeds) {

@@ -103,7 +103,7 @@ fn saturated(point: &Point, records: &[RequestRecord]) -> Option<String> {
     let open = !matches!(point.load, crate::result::Load::Closed { .. });
     let growth = open.then(|| queue_growth(records)).flatten().map(|(early, late)| {
         format!(
-            "Requests came faster than they were answered: {early:.1} at once in the second quarter of the arrivals, {late:.1} in the last. Latencies grow with the duration."
+            "More and more requests were at work at once: {early:.1} on average in the second quarter of the arrivals, {late:.1} in the last. Either the rate is more than the system serves, or the measurement was too short to settle."
         )
     });
     match (growth, waiting) {

@@ -12,7 +12,8 @@ pub(super) fn digest(scrape: &Scrape) -> Option<String> {
 /// The growth of a counter, whatever its labels.
 fn grew(scrape: &Scrape, name: &str) -> f64 {
     let is_it = |series: &&String| series.split('{').next() == Some(name);
-    scrape.counters.iter().filter(|(series, _)| is_it(series)).map(|(_, growth)| growth).sum()
+    // The sum of nothing is a negative zero.
+    scrape.counters.iter().filter(|(series, _)| is_it(series)).fold(0.0, |sum, (_, growth)| sum + growth)
 }
 
 fn kv_memory(scrape: &Scrape) -> Option<String> {
@@ -88,5 +89,8 @@ mod tests {
             "KV memory 25 % in use, 50 % at most; prefix hits 25 % of 200 tokens; transfers 9 received, 1 lost; computed 150 tokens"
         );
         assert_eq!(digest(&Scrape::default()), None);
+        let counters = [("baton_prefix_queried_tokens_total".to_owned(), 8.0)].into();
+        let none_found = Scrape { counters, ..Scrape::default() };
+        assert_eq!(digest(&none_found).as_deref(), Some("prefix hits 0 % of 8 tokens"));
     }
 }

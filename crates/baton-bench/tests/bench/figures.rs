@@ -68,7 +68,7 @@ fn a_stall_shows_in_full_and_slows_no_arrival() {
     let stub = Stub::start(move |asked| {
         let began = *FIRST.get_or_init(|| asked.at);
         let since = asked.at.duration_since(began);
-        let stalled = (from..to).contains(&since).then(|| to - since).unwrap_or_default();
+        let stalled = if (from..to).contains(&since) { to - since } else { Default::default() };
         Behaviour {
             ttft: stalled + Duration::from_millis(5),
             itl: Duration::from_millis(1),

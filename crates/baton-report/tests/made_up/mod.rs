@@ -356,7 +356,7 @@ fn scrapes(strategy: &str, sent: &[RequestRecord], duration_s: f64) -> Vec<Scrap
         Gauge {
             mean: values().sum::<f64>() / (samples.len() as f64).max(1.0),
             max: values().fold(0.0, f64::max),
-            last: values().last().unwrap_or(0.0),
+            last: values().next_back().unwrap_or(0.0),
             samples: samples.clone(),
         }
     };

@@ -1,6 +1,7 @@
 //! NIXL's C API, loaded at run time: the same binary runs where there is no NIXL, and says so when it is asked for.
 #![allow(unsafe_code)]
 
+use std::error::Error as _;
 use std::ffi::{OsStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -176,12 +177,17 @@ impl NixlLibrary {
         let path = path.canonicalize().map_err(|error| unusable(error.to_string()))?;
         // SAFETY: what runs when it is loaded is the operator's choice, as with every library of the system.
         let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL) }
-            .map_err(|error| unusable(error.to_string()))?;
+            .map_err(|error| unusable(reason(&error)))?;
         // SAFETY: it is what stands behind the names of NIXL's C API, and is never unloaded (below).
-        let api = unsafe { Api::bind(&library) }.map_err(|error| unusable(error.to_string()))?;
+        let api = unsafe { Api::bind(&library) }.map_err(|error| unusable(reason(&error)))?;
         std::mem::forget(library);
         Ok(Self { path, api })
     }
+}
+
+/// With what the loader said, such as which library is missing.
+fn reason(error: &libloading::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), |said| format!("{error}: {said}"))
 }
 
 /// Where a NIXL may be, in the order in which it is looked for.

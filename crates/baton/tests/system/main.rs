@@ -6,6 +6,7 @@ mod conversations;
 mod different_sides;
 mod kills;
 mod program;
+mod report;
 mod same_words;
 mod timeline;
 mod trust;

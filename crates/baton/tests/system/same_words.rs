@@ -1,4 +1,4 @@
-//! I7 with real processes over shared memory: alone, pull and push give the same tokens, bit for bit, whatever is in the prefix caches.
+//! I7 with real processes over shared memory and NIXL: alone, pull and push give the same tokens, bit for bit, whatever is in the prefix caches.
 
 use std::thread;
 
@@ -69,6 +69,12 @@ fn assert_same_words(model: &[&str], prompts: &[Vec<u32>]) {
 #[test]
 fn of_the_emulated_model() {
     assert_same_words(&["--kv-memory=64MiB"], &prompts(1, 256));
+}
+
+#[test]
+#[ignore = "needs NIXL: cargo x nixl"]
+fn of_the_emulated_model_over_nixl() {
+    assert_same_words(&["--kv-memory=64MiB", "--transport=nixl"], &prompts(1, 256));
 }
 
 #[test]
