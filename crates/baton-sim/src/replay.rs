@@ -12,7 +12,7 @@ use std::time::Duration;
 use baton_model::CostProfile;
 use baton_routing::{Limits, PolicyKind, Strategy};
 use baton_types::{EngineRole, KvDtype, KvLayout, KvOrder, Time, TransferMode};
-use baton_workload::{Ask as Asked, Conversation as Recorded, Prompt, Turn};
+use baton_workload::{Ask as Asked, Conversation as Recorded, Prompt};
 
 use crate::ask::{After, Ask, Conversation, Reference};
 use crate::draw::patient_limits;
@@ -113,13 +113,11 @@ pub fn replay(conversations: &[Recorded], how: &Replay) -> Result<Replayed, Stri
 
 /// All turns, each after the one before it; sessions one after the other in so many places.
 fn asks(conversations: &[Recorded], how: &Replay) -> Result<(Vec<Ask>, Vec<Prompt>), String> {
-    let mut places: BinaryHeap<Reverse<Duration>> =
-        (0..how.at_once.max(1)).map(|_| Reverse(Duration::from_micros(PROBED_US))).collect();
+    let mut places = places(conversations, how.at_once.max(1) as u32);
     let (mut asks, mut prompts) = (Vec::new(), Vec::new());
     for session in conversations.chunk_by(|a, b| a.session == b.session) {
         let Reverse(begins) = places.pop().expect("at least one place");
-        let ends = session.iter().map(|thread| begins + thread.offset + length(&thread.turns)).max();
-        places.push(Reverse(ends.unwrap_or(begins)));
+        places.push(Reverse(begins + length(session)));
         for thread in session {
             // No two threads of a trace are the same conversation.
             let name = Conversation::Named(format!("thread-{}", asks.len()));
@@ -156,8 +154,19 @@ fn asks(conversations: &[Recorded], how: &Replay) -> Result<(Vec<Ask>, Vec<Promp
     Ok((asks, prompts))
 }
 
-fn length(turns: &[Turn]) -> Duration {
-    turns.iter().map(|turn| turn.think + TURN).sum()
+/// When each place is free for its first session: not all at once, as if the others had gone on for longer already.
+fn places(conversations: &[Recorded], at_once: u32) -> BinaryHeap<Reverse<Duration>> {
+    let sessions = conversations.chunk_by(|a, b| a.session == b.session);
+    let (count, all) = sessions.fold((0u32, Duration::ZERO), |(n, sum), one| (n + 1, sum + length(one)));
+    let mean = if count > at_once { all / count } else { Duration::ZERO };
+    (0..at_once).map(|i| Reverse(Duration::from_micros(PROBED_US) + mean * i / at_once)).collect()
+}
+
+/// Of a session, by estimate.
+fn length(session: &[Recorded]) -> Duration {
+    let thread =
+        |one: &Recorded| one.offset + one.turns.iter().map(|turn| turn.think + TURN).sum::<Duration>();
+    session.iter().map(thread).max().unwrap_or_default()
 }
 
 fn scenario(asks: Vec<Ask>, prompts: &[Prompt], how: &Replay, grain_tokens: f64) -> Scenario {
