@@ -93,7 +93,7 @@ fn test(sh: &Shell, args: &Args, prefix: &PathBuf) -> anyhow::Result<()> {
         sh.push_env("NIXL_LOG_LEVEL", "FATAL"),
     ];
     let filter = args.filter.as_deref().unwrap_or("nixl");
-    let suite = || cmd!(sh, "cargo test --quiet --package baton-transport --test conformance -- --ignored");
+    let suite = || cmd!(sh, "cargo test --quiet --workspace --test conformance -- --ignored");
     for way in WAYS.iter().filter(|way| way.is_short || !args.short) {
         eprintln!("nixl over UCX: {}", way.title);
         let _env = [
@@ -104,7 +104,7 @@ fn test(sh: &Shell, args: &Args, prefix: &PathBuf) -> anyhow::Result<()> {
         // Each agent has a poll of its own; more tests at once than cores only make all of them late.
         suite().args([filter, "--test-threads=2"]).run()?;
         if args.filter.is_none() {
-            cmd!(sh, "cargo test --quiet --package baton --test system -- --ignored over_nixl").run()?;
+            cmd!(sh, "cargo test --quiet --workspace --test system -- --ignored over_nixl").run()?;
         }
     }
     match Namespaces::new() {

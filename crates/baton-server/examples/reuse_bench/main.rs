@@ -1,7 +1,7 @@
 //! How long the second turn of a conversation keeps its client waiting for the first token, with and without the KV of the first:
 //! SmolLM2 on two engines over shared memory in one process, pushed.
 //!
-//!     cargo run --release -p baton-server --example reuse_bench
+//!     cargo run --release -p baton-server --example reuse_bench [off|on]
 
 #[path = "../engine/engine.rs"]
 mod engine;
@@ -46,7 +46,13 @@ async fn main() {
         "SmolLM2-135M exact, {KV_BYTES_PER_TOKEN} bytes of KV a token, shm, push; second turn of {NEW} new tokens after an answer of \
          {ANSWER}; medians of {ROUNDS} alternating rounds\n"
     );
-    for prefix_cache in [false, true] {
+    let caches: &[bool] = match std::env::args().nth(1).as_deref() {
+        None => &[false, true],
+        Some("off") => &[false],
+        Some("on") => &[true],
+        Some(other) => panic!("prefill's prefix cache is off or on, not {other}; both by default"),
+    };
+    for &prefix_cache in caches {
         let mut engines = Engines::start(prefix_cache).await;
         println!("prefill's prefix cache {}", if prefix_cache { "on" } else { "off" });
         println!(
