@@ -1,7 +1,7 @@
 //! How long the second turn of a conversation keeps its client waiting for the first token, with and without the KV of the first:
 //! SmolLM2 on two engines over shared memory in one process, pushed.
 //!
-//!     cargo run --release -p baton-server --example reuse_bench [off|on]
+//!     cargo run --release -p baton-server --example reuse_bench [off|on [ROUNDS]]
 
 #[path = "../engine/engine.rs"]
 mod engine;
@@ -42,9 +42,10 @@ struct Turn {
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() {
+    let rounds = std::env::args().nth(2).map_or(ROUNDS, |rounds| rounds.parse().expect("a number of rounds"));
     println!(
         "SmolLM2-135M exact, {KV_BYTES_PER_TOKEN} bytes of KV a token, shm, push; second turn of {NEW} new tokens after an answer of \
-         {ANSWER}; medians of {ROUNDS} alternating rounds\n"
+         {ANSWER}; medians of {rounds} alternating rounds\n"
     );
     let caches: &[bool] = match std::env::args().nth(1).as_deref() {
         None => &[false, true],
@@ -63,7 +64,7 @@ async fn main() {
         for history in HISTORIES {
             let (mut off, mut on, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
             // One round that does not count: handshakes, and pages that nobody has touched.
-            for round in 0..=ROUNDS {
+            for round in 0..=rounds {
                 seed += 1;
                 let computed = engines.second_turn(seed, history, false).await;
                 // With a prefix cache the same words would be found there: other ones.
