@@ -1,7 +1,7 @@
 //! How long the second turn of a conversation keeps its client waiting for the first token, with and without the KV of the first:
 //! SmolLM2 on two engines over shared memory in one process, pushed.
 //!
-//!     cargo run --release -p baton-server --example reuse_bench [off|on [ROUNDS]]
+//!     cargo run --release -p baton-server --example reuse_bench [off|on|tenants [ROUNDS]]
 
 #[path = "../engine/engine.rs"]
 mod engine;
@@ -51,7 +51,10 @@ async fn main() {
         None => &[false, true],
         Some("off") => &[false],
         Some("on") => &[true],
-        Some(other) => panic!("prefill's prefix cache is off or on, not {other}; both by default"),
+        Some("tenants") => &[],
+        Some(other) => {
+            panic!("off or on, of prefill's prefix cache, or tenants; not {other}; all by default")
+        }
     };
     for &prefix_cache in caches {
         let mut engines = Engines::start(prefix_cache).await;
@@ -90,9 +93,9 @@ async fn main() {
             );
         }
         println!();
-        if !prefix_cache {
-            engines.isolation().await;
-        }
+    }
+    if caches.len() != 1 {
+        Engines::start(false).await.isolation().await;
     }
 }
 
