@@ -51,7 +51,7 @@ pub struct Request {
     pub hand_off: HandOff,
     /// KV of an earlier turn that another engine retained.
     pub reuse: Option<Box<Reuse>>,
-    /// Keep the KV of prompt and answer under this new id, if the sequence ends well.
+    /// Keep the KV of prompt and answer under this new id, if the sequence ends well and came from a peer.
     pub retention: Option<TransferId>,
 }
 

@@ -84,6 +84,8 @@ impl Sequence {
     /// `longest` is the engine's own limit on prompt and answer together; `overdue` is when KV from a peer counts as lost.
     pub fn new(request: Request, unit_tokens: usize, longest: usize, overdue: Time) -> Self {
         let prompt_len = request.prompt.len();
+        // Only what was handed over is kept: whoever asks one engine for everything has nobody to bring it back.
+        let kept = matches!(request.hand_off, HandOff::FromPeer { .. });
         let part = Part::new(request.hand_off, overdue);
         Self {
             id: request.seq,
@@ -96,7 +98,7 @@ impl Sequence {
             part,
             reuse: request.reuse,
             readback: None,
-            retention: request.retention,
+            retention: request.retention.filter(|_| kept),
             usage: Usage { prompt_tokens: prompt_len as u32, ..Usage::default() },
             admitted: false,
             max_len: longest.min(prompt_len.saturating_add(request.max_tokens as usize)),
@@ -157,7 +159,7 @@ mod tests {
             sampling: SamplingParams::GREEDY,
             hand_off,
             reuse: None,
-            retention: None,
+            retention: Some(TransferId(5)),
         };
         Sequence::new(request, 4, 10, Time::ZERO)
     }
@@ -183,6 +185,17 @@ mod tests {
     fn a_prefill_leg_ends_with_its_first_token() {
         let hand_off = HandOff::ToPeer { transfer: TransferId(1), mode: TransferMode::Pull };
         assert_eq!(sequence(9, 0, hand_off).append(TokenId(7)), Some(FinishReason::Length));
+    }
+
+    #[test]
+    fn only_what_was_handed_over_is_kept() {
+        let (transfer, mode) = (TransferId(1), TransferMode::Push);
+        let engine = baton_types::EngineId::new(baton_types::EngineName::new("p").unwrap(), 1);
+        let peer = PeerAddress { engine, host: "p".into(), port: 1 };
+        let kept = |hand_off| sequence(9, 0, hand_off).retention;
+        assert_eq!(kept(HandOff::FromPeer { transfer, mode, peer }), Some(TransferId(5)));
+        assert_eq!(kept(HandOff::ToPeer { transfer, mode }), None);
+        assert_eq!(kept(HandOff::None), None);
     }
 
     #[test]

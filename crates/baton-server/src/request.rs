@@ -102,7 +102,7 @@ fn finish(
             stop_tokens: stop_tokens.clone(),
             sampling: generation.sampling(draw_u64()),
             reuse: None,
-            retention: reuse::retention(serving, &hand_off),
+            retention: reuse::retention(serving),
             hand_off,
         },
         limits: TextLimits { stop_strings: generation.stop, min_tokens: generation.min_tokens, stop_tokens },

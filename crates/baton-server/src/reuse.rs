@@ -28,10 +28,9 @@ pub(crate) fn read(params: Option<&KvTransferParams>, hand_off: &HandOff) -> Res
     Ok(Some(Reuse { transfer: TransferId(draw_u128()), retention, peer: peer(handle)?, tokens }))
 }
 
-/// What to keep the KV of prompt and answer by. Only decode legs are kept: who else asks has no router that could bring it back.
-pub(crate) fn retention(serving: &Serving, hand_off: &HandOff) -> Option<TransferId> {
-    let kept = matches!(hand_off, HandOff::FromPeer { .. }) && serving.retain_ttl.is_some();
-    kept.then(|| TransferId(draw_u128()))
+/// What to keep the KV of prompt and answer by, where any is kept.
+pub(crate) fn retention(serving: &Serving) -> Option<TransferId> {
+    serving.retain_ttl.map(|_| TransferId(draw_u128()))
 }
 
 /// The handle as the next turn's prefill leg must bring it.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton_engine::{FinishReason, HandOff, Input, Refusal, Request, Retained, Reuse, SeqFailure, Usage};
+use baton_engine::{FinishReason, Input, Refusal, Request, Retained, Reuse, SeqFailure, Usage};
 use baton_routing::LegFault;
 use baton_types::{LegKind, SeqId, TokenId, TransferId};
 
@@ -34,8 +34,8 @@ impl World {
             return;
         }
         let reuse = reuse.map(|retained| self.reading(client, retained));
-        let retains = self.nodes[node].spec.retain.is_some() && matches!(hand_off, HandOff::FromPeer { .. });
-        let retention = retains.then(|| TransferId(u128::from(self.random.next())));
+        let retention =
+            self.nodes[node].spec.retain.is_some().then(|| TransferId(u128::from(self.random.next())));
         let client_number = client;
         let client = &self.clients[client];
         let asker = &client.ask;
