@@ -64,19 +64,7 @@ pub enum ServeError {
     Io(#[from] io::Error),
 }
 
-/// Runs a router until `shutdown` is ready; then takes no more connections, lets requests in flight go on for
-/// [`RouterConfig::drain_ms`], and returns.
-///
-/// # Errors
-/// See [`ServeError`].
-pub async fn serve(
-    config: RouterConfig,
-    shutdown: impl Future<Output = ()> + Send,
-) -> Result<(), ServeError> {
-    BoundRouter::bind(config).await?.run(shutdown).await
-}
-
-/// A router that listens already, for callers that must know its address.
+/// A router that listens already and so knows its address.
 #[derive(Debug)]
 pub struct BoundRouter {
     config: RouterConfig,
@@ -94,12 +82,26 @@ impl BoundRouter {
     /// # Errors
     /// If the configuration is wrong, or the address cannot be listened on.
     pub async fn bind(config: RouterConfig) -> Result<Self, ServeError> {
+        // What is wrong with the engines' addresses is said before one is listened on.
+        config.addresses()?;
+        let address = config.listen;
+        let listener =
+            TcpListener::bind(address).await.map_err(|error| ServeError::Listen { address, error })?;
+        Self::with_listener(listener, config)
+    }
+
+    /// Listens where the caller does already, whatever the configuration says of it. In a runtime of tokio's.
+    ///
+    /// # Errors
+    /// If the configuration is wrong.
+    pub fn on(listener: std::net::TcpListener, config: RouterConfig) -> Result<Self, ServeError> {
+        Self::with_listener(TcpListener::from_std(listener)?, config)
+    }
+
+    fn with_listener(listener: TcpListener, config: RouterConfig) -> Result<Self, ServeError> {
         let addresses = config.addresses()?;
         let tenant_header = config.tenant_header()?;
-        let address = config.listen;
-        let listen_error = |error| ServeError::Listen { address, error };
-        let listener = TcpListener::bind(address).await.map_err(listen_error)?;
-        let local_addr = listener.local_addr().map_err(listen_error)?;
+        let local_addr = listener.local_addr()?;
         let clients: Vec<Arc<EngineClient>> = addresses.into_iter().map(EngineClient::new).collect();
         let link =
             |(client, label): (&Arc<EngineClient>, String)| EngineLink { client: Arc::clone(client), label };
@@ -136,7 +138,8 @@ impl BoundRouter {
         self.local_addr
     }
 
-    /// See [`serve`].
+    /// Routes until `shutdown` is ready; then takes no more connections, lets requests in flight go on for
+    /// [`RouterConfig::drain_ms`], and returns.
     ///
     /// # Errors
     /// If the listening socket fails.

@@ -46,4 +46,4 @@ pub use config::{
 pub use error::ServerError;
 pub use nixl_choice::NixlChoice;
 pub use peer_secret::{PeerSecret, PeerSecretError};
-pub use server::{Server, serve};
+pub use server::Server;

@@ -46,18 +46,6 @@ pub struct Server {
     tracer: Option<Tracer>,
 }
 
-/// Serves until `shutdown` resolves, then drains: requests and leases may end, up to the configuration's
-/// limit.
-///
-/// # Errors
-/// If the server cannot start, or a fault ended it: then the process must end as well.
-pub async fn serve(
-    config: ServerConfig,
-    shutdown: impl Future<Output = ()> + Send,
-) -> Result<(), ServerError> {
-    Server::bind(config).await?.run(shutdown).await
-}
-
 impl Server {
     /// Binds both listeners, before anything is loaded.
     ///
@@ -65,6 +53,23 @@ impl Server {
     /// If the configuration cannot work, or an address cannot be had.
     pub async fn bind(config: ServerConfig) -> Result<Self, ServerError> {
         config.validate()?;
+        let http = listen("HTTP", &config.host, config.port).await?;
+        Self::with_http(http, config).await
+    }
+
+    /// Listens for HTTP where the caller does already, whatever the configuration says of it.
+    ///
+    /// # Errors
+    /// If the configuration cannot work, or the side channel's address cannot be had.
+    pub async fn on(http: std::net::TcpListener, config: ServerConfig) -> Result<Self, ServerError> {
+        config.validate()?;
+        let of_config =
+            |source| ServerError::Bind { what: "HTTP", host: config.host.clone(), port: config.port, source };
+        let http = TcpListener::from_std(http).map_err(of_config)?;
+        Self::with_http(http, config).await
+    }
+
+    async fn with_http(http: TcpListener, config: ServerConfig) -> Result<Self, ServerError> {
         let name = EngineName::new(config.name.as_str()).map_err(|e| ServerError::Config(e.to_string()))?;
         let side = &config.side_channel;
         let tls = side.tls.as_ref().map(|files| PeerTls::load(&files.into())).transpose()?;
@@ -73,7 +78,7 @@ impl Server {
             door: Door { tls, secret: side.secret.clone() },
             tracer: Tracer::open(&config.trace, &process(&config, &engine))?,
             engine,
-            http: listen("HTTP", &config.host, config.port).await?,
+            http,
             side_channel: listen("the side channel", &side.host, side.port).await?,
             config,
         })
@@ -95,10 +100,11 @@ impl Server {
         self.side_channel.local_addr()
     }
 
-    /// See [`serve`]. Dropping the future ends the engine without a drain.
+    /// Serves until `shutdown` resolves, then drains: requests and leases may end, up to the configuration's
+    /// limit. Dropping the future ends the engine without a drain.
     ///
     /// # Errors
-    /// As [`serve`].
+    /// If the server cannot start, or a fault ended it: then the process must end as well.
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), ServerError> {
         let Self { config, engine, http, side_channel, door, tracer } = self;
         let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());

@@ -3,16 +3,23 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
-use baton_router::{ConversationLimits, EngineConfig, Limits, PolicyKind, RouterConfig, TraceConfig};
+use baton_router::{
+    BoundRouter, ConversationLimits, EngineConfig, Limits, PolicyKind, RouterConfig, TraceConfig,
+};
 use baton_types::{EngineRole, TransferMode};
 
 use crate::args::{HandOff, Policy, RouteArgs, RoutingArgs, Strategy, value_name};
-use crate::signals;
+use crate::{signals, up};
 
 /// # Errors
 /// If the settings contradict each other, the router cannot start, or its socket fails.
 pub async fn route(args: &RouteArgs) -> Result<ExitCode> {
-    baton_router::serve(config(args)?, signals::shutdown()?).await?;
+    let config = config(args)?;
+    let router = match up::inherited_listener()? {
+        Some(listener) => BoundRouter::on(listener, config)?,
+        None => BoundRouter::bind(config).await?,
+    };
+    router.run(signals::shutdown()?).await?;
     Ok(ExitCode::SUCCESS)
 }
 

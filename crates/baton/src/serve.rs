@@ -4,13 +4,13 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use baton_server::{
-    CheckpointChoice, EmulatedChoice, ModelChoice, NixlChoice, PeerSecret, PeerTlsConfig, ServerConfig,
-    SideChannelConfig, TcpChoice, TraceConfig,
+    CheckpointChoice, EmulatedChoice, ModelChoice, NixlChoice, PeerSecret, PeerTlsConfig, Server,
+    ServerConfig, SideChannelConfig, TcpChoice, TraceConfig,
 };
 use baton_types::KvDtype;
 
 use crate::args::{ByteSize, EngineArgs, KvType, LostKv, Precision, ServeArgs, TransportKind, value_name};
-use crate::{descriptors, model, nixl, signals};
+use crate::{descriptors, model, nixl, signals, up};
 
 /// Holds the secret itself. No flag does: arguments are for every user of the machine to read.
 pub const PEER_SECRET: &str = "BATON_PEER_SECRET";
@@ -27,7 +27,11 @@ pub async fn serve(args: &ServeArgs) -> Result<ExitCode> {
     for max in [&mut config.max_connections, &mut config.side_channel.max_connections] {
         *max = (*max).min(most);
     }
-    baton_server::serve(config, signals::shutdown()?).await?;
+    let server = match up::inherited_listener()? {
+        Some(listener) => Server::on(listener, config).await?,
+        None => Server::bind(config).await?,
+    };
+    server.run(signals::shutdown()?).await?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -3,6 +3,7 @@
 mod banner;
 mod child;
 mod health;
+mod inherited;
 mod log_lines;
 mod plan;
 mod ports;
@@ -10,6 +11,7 @@ mod screen;
 mod supervisor;
 
 pub use child::{PARENT, die_with_parent};
+pub use inherited::inherited_listener;
 
 use std::process::ExitCode;
 
@@ -37,9 +39,7 @@ pub async fn up(args: &UpArgs, common: &CommonArgs) -> Result<ExitCode> {
     // Once, here, so that the engines find it; nothing else runs yet, and Ctrl-C still ends the process by itself.
     model::fetch_all(&args.engine)?;
     let mut signals = Signals::new()?;
-    // Held until here, so that no two processes were given the same port.
-    drop(ports);
-    let ending = supervisor.run(&plan, &mut signals).await;
+    let ending = supervisor.run(&plan, ports, &mut signals).await;
     supervisor.report(&ending);
     supervisor.stop(&mut signals).await;
     if let Some(trace) = trace {

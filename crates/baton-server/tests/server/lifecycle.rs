@@ -70,9 +70,9 @@ async fn what_a_drain_cuts_off_is_told() {
 async fn what_cannot_start_says_why() {
     let taken = TestServer::start(config(Memory)).await;
     let port = taken.http.port();
-    let error = baton_server::serve(ServerConfig { port, ..config(Memory) }, std::future::pending()).await;
+    let error = Server::bind(ServerConfig { port, ..config(Memory) }).await.map(drop);
     assert!(matches!(error, Err(ServerError::Bind { what: "HTTP", .. })), "{error:?}");
     let tiny = ServerConfig { kv_memory_bytes: Some(10), ..config(Memory) };
-    let error = baton_server::serve(tiny, std::future::pending()).await;
+    let error = Server::bind(tiny).await.unwrap().run(std::future::pending()).await;
     assert!(matches!(error, Err(ServerError::Config(_))), "{error:?}");
 }

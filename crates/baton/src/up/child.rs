@@ -1,6 +1,8 @@
 //! One process of the system, from the parent's side and, for its first moment, from its own.
 
 use std::ffi::OsStr;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitStatus, Stdio};
 
@@ -39,14 +41,22 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts `program` in a process group of its own, so that a Ctrl-C in the terminal reaches the parent alone.
+    /// Starts `program` in a process group of its own, so that a Ctrl-C in the terminal reaches the parent alone. What it is to
+    /// listen on is its standard input, see [`inherited_listener`](super::inherited_listener).
     ///
     /// # Errors
     /// If the system refuses.
-    pub fn spawn(name: &str, program: &OsStr, argv: &[String], sink: Sink) -> Result<Self> {
+    pub fn spawn(
+        name: &str,
+        program: &OsStr,
+        argv: &[String],
+        listener: Option<TcpListener>,
+        sink: Sink,
+    ) -> Result<Self> {
         let mut command = Command::new(program);
         command.args(argv).process_group(0).kill_on_drop(true);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let stdin = listener.map_or_else(Stdio::null, |listener| OwnedFd::from(listener).into());
+        command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
         // What the child is told is in its arguments alone.
         for variable in settings::variables() {
             command.env_remove(variable);

@@ -1,4 +1,5 @@
-//! Which ports are free. A port that is handed out stays bound here until all are, so that none is handed out twice.
+//! Which ports are free. What listens on a port that is handed out stays here until the process that is to serve it takes it over:
+//! a port that were let go in between could be anybody's, for the system gives free ones to every connection that it makes.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -43,6 +44,14 @@ impl Ports {
         self.held.push(listener);
         Ok(port)
     }
+
+    /// What listens on a port that was handed out; once.
+    pub fn hand_over(&mut self, port: u16) -> Option<TcpListener> {
+        let is_of =
+            |listener: &TcpListener| listener.local_addr().is_ok_and(|address| address.port() == port);
+        let index = self.held.iter().position(is_of)?;
+        Some(self.held.swap_remove(index))
+    }
 }
 
 fn loopback(port: u16) -> SocketAddr {
@@ -54,12 +63,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_handed_out_is_nobody_else_s_until_it_is_let_go() {
+    fn what_is_handed_out_is_nobody_else_s_until_it_is_handed_over() {
         let mut ports = Ports::new(None);
-        let port = ports.take().unwrap();
+        let (port, other) = (ports.take().unwrap(), ports.take().unwrap());
         assert!(TcpListener::bind(loopback(port)).is_err());
-        drop(ports);
-        assert!(TcpListener::bind(loopback(port)).is_ok());
+        let listener = ports.hand_over(port).unwrap();
+        assert_eq!(listener.local_addr().unwrap(), loopback(port));
+        assert!(ports.hand_over(port).is_none(), "only once");
+        assert!(ports.hand_over(other).is_some());
     }
 
     #[test]

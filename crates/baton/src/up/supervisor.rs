@@ -17,6 +17,7 @@ use super::child::{self, Child};
 use super::health::all_healthy;
 use super::log_lines::Sink;
 use super::plan::{Plan, Process};
+use super::ports::Ports;
 use super::screen::Screen;
 use crate::args::UpArgs;
 use crate::signals::Signals;
@@ -68,16 +69,23 @@ impl Supervisor {
     ///
     /// # Errors
     /// If a process cannot be started, does not become healthy in time, or ends by itself.
-    pub async fn run(&mut self, plan: &Plan, signals: &mut Signals) -> Result<Asked, Fault> {
+    pub async fn run(
+        &mut self,
+        plan: &Plan,
+        mut ports: Ports,
+        signals: &mut Signals,
+    ) -> Result<Asked, Fault> {
         // The engines first: a router that starts before them would count its first probes as failures.
         for engine in &plan.engines {
-            let child = self.spawn(engine)?;
+            let child = self.spawn(engine, &mut ports)?;
             self.engines.push(child);
         }
         if let Some(asked) = self.started(&plan.engines, signals).await? {
             return Ok(asked);
         }
-        self.router = Some(self.spawn(&plan.router)?);
+        self.router = Some(self.spawn(&plan.router, &mut ports)?);
+        // What is left, side channels, their engines have had to bind by themselves.
+        drop(ports);
         if let Some(asked) = self.started(std::slice::from_ref(&plan.router), signals).await? {
             return Ok(asked);
         }
@@ -125,7 +133,7 @@ impl Supervisor {
         self.screen.line("Stopped.");
     }
 
-    fn spawn(&self, process: &Process) -> Result<Child> {
+    fn spawn(&self, process: &Process, ports: &mut Ports) -> Result<Child> {
         let sink = match &self.log_dir {
             None => Sink::Screen { screen: self.screen.clone(), prefix: format!("{:<10}| ", process.name) },
             Some(dir) => {
@@ -133,7 +141,8 @@ impl Supervisor {
                 Sink::File(File::create(&path).with_context(|| format!("cannot write {}", path.display()))?)
             }
         };
-        Child::spawn(&process.name, &self.program, &process.argv, sink)
+        let listener = ports.hand_over(process.address.port());
+        Child::spawn(&process.name, &self.program, &process.argv, listener, sink)
     }
 
     /// Waits until the processes are healthy: none, or that somebody asked for the end before.
@@ -218,7 +227,8 @@ mod tests {
 
     fn shell(script: &str) -> Child {
         let sink = Sink::Screen { screen: Arc::new(Screen::new()), prefix: String::new() };
-        Child::spawn("child-0", "/bin/sh".as_ref(), &["-c".to_owned(), script.to_owned()], sink).unwrap()
+        Child::spawn("child-0", "/bin/sh".as_ref(), &["-c".to_owned(), script.to_owned()], None, sink)
+            .unwrap()
     }
 
     async fn wait_for_line(child: &Child, line: &str) {

@@ -1,7 +1,7 @@
 //! Turns of conversations with real processes: each reads what the one before it left, and says the same words.
 
 use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::process::{Child, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::program::{System, baton, get, post_with, stderr};
+use crate::program::{System, baton, free_port, get, post_with, stderr};
 
 const ENGINES: [&str; 3] = ["--prefill=2", "--decode=2", "--no-prefix-cache"];
 const HAND_OFFS: [&str; 3] = ["push", "pull", "early-pull"];
@@ -115,7 +115,7 @@ struct TenantRouter {
 
 impl TenantRouter {
     fn start(system: &System) -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free_port();
         let mut argv = vec![format!("--listen=127.0.0.1:{port}")];
         for place in system.places().iter().filter(|place| place.name != "router") {
             argv.push(format!("--{}={}", place.name.split('-').next().unwrap(), place.url));

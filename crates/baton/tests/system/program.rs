@@ -1,8 +1,10 @@
 //! Runs the binary and looks at what it leaves.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::AtomicU16;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{self, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
@@ -19,6 +21,15 @@ pub fn baton(argv: &[&str]) -> Command {
     }
     command.args(argv);
     command
+}
+
+/// A port that nobody listens on and that no connection is given: the system takes those from 32,768 on.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    // Another run of the tests begins elsewhere.
+    let first = 12_000 + (std::process::id() % 1000) as u16 * 20;
+    std::iter::repeat_with(|| first + NEXT.fetch_add(1, Relaxed)).find(is_free).unwrap()
 }
 
 pub fn stderr(output: &Output) -> String {

@@ -1,20 +1,15 @@
 //! The secret between engines: told where it must be, and nowhere else.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::program::{baton, send, stdout, wait};
+use crate::program::{baton, free_port, send, stdout, wait};
 
 const SECRET: &str = "a secret that nobody is to see";
-
-/// A port that nobody listens on at the moment.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
 
 /// Runs an engine, lets a stranger say `said` on its side channel, and gives what it logged; its arguments are looked at meanwhile.
 fn log_of(flags: &[&str], environment: &[(&str, &str)], said: &[u8]) -> String {
