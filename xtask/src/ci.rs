@@ -4,8 +4,9 @@ use std::time::Instant;
 
 use xshell::{Shell, cmd};
 
+use crate::built::Profile;
 use crate::nixl;
-use crate::sim::{self, Profile};
+use crate::sim;
 use crate::tidy;
 
 /// Few enough for every change.

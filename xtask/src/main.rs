@@ -1,6 +1,7 @@
 //! The project's own chores: `cargo x --help`.
 
 mod bench;
+mod built;
 mod ci;
 mod conversations;
 mod fuzz;
@@ -64,7 +65,7 @@ fn main() -> anyhow::Result<()> {
     match args.chore {
         Chore::Tidy => tidy::run(&sh),
         Chore::Ci => ci::run(&sh),
-        Chore::Sim { args } => sim::run(&sh, sim::Profile::Release, &args),
+        Chore::Sim { args } => sim::run(&sh, built::Profile::Release, &args),
         Chore::Fuzz(args) => fuzz::run(&sh, &args),
         Chore::Soak { args } => soak::run(&sh, &args),
         Chore::Conversations => conversations::run(&sh),

@@ -8,6 +8,7 @@ use anyhow::{Context, bail};
 use xshell::{Shell, cmd};
 
 use self::namespaces::Namespaces;
+use crate::built::{self, Profile};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -61,14 +62,8 @@ pub fn find(sh: &Shell) -> anyhow::Result<Option<PathBuf>> {
         return Ok(Some(prefix.into()));
     }
     let cache = cache_directory()?;
-    cmd!(sh, "cargo build --quiet --package baton-transport --example nixl_install").run()?;
-    let fetched = cmd!(
-        sh,
-        "timeout {FETCH_S} cargo run --quiet --package baton-transport --example nixl_install -- {cache}"
-    )
-    .quiet()
-    .ignore_status()
-    .output()?;
+    let install = built::program(sh, Profile::Dev, "example", "nixl_install", &[])?;
+    let fetched = cmd!(sh, "timeout {FETCH_S} {install} {cache}").quiet().ignore_status().output()?;
     eprint!("{}", String::from_utf8_lossy(&fetched.stderr));
     match fetched.status.code() {
         Some(0) => Ok(Some(String::from_utf8(fetched.stdout)?.trim().into())),

@@ -1,9 +1,9 @@
 //! `cargo x report-shots`: pages of made-up results in a headless browser, which uses them and leaves screenshots.
 
-use std::path::Path;
-
 use anyhow::{Context, ensure};
 use xshell::{Shell, cmd};
+
+use crate::built;
 
 /// The browser's remote control, fetched once. Its major version goes with that of Node.
 const PUPPETEER: &str = "puppeteer-core@25";
@@ -15,9 +15,7 @@ pub fn run(sh: &Shell) -> anyhow::Result<()> {
         "Node 20 and npm are needed: apt-get install nodejs npm"
     );
     let browser = browser(sh)?;
-    let target = cmd!(sh, "cargo metadata --format-version 1 --no-deps --locked").quiet().read()?;
-    let target: serde_json::Value = serde_json::from_str(&target)?;
-    let place = Path::new(target["target_directory"].as_str().unwrap_or("target")).join("report-shots");
+    let place = built::target_directory(sh)?.join("report-shots");
     let (pages, shots) = (place.join("pages"), place.join("shots"));
     sh.remove_path(&pages)?;
     sh.create_dir(&pages)?;
