@@ -8,9 +8,11 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, Uri};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client, Error};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::{ClientConfig, RootCertStore};
 use serde::de::DeserializeOwned;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -24,35 +26,36 @@ const REQUEST_ID: &str = "x-request-id";
 
 #[derive(Clone, Debug)]
 pub(crate) struct Endpoint {
-    /// `http://host:port`, perhaps with a path, without a slash at the end.
+    /// `http://host:port` or `https://host`, perhaps with a path, without a slash at the end.
     base: String,
     authorization: Option<HeaderValue>,
-    client: Client<HttpConnector, Full<Bytes>>,
+    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
 }
 
 impl Endpoint {
-    /// Takes `http://host:port`; a `/v1` at the end is left out.
+    /// Takes `http://host:port` or `https://host`; a `/v1` at the end is left out. Certificates are those that the system trusts,
+    /// or that `SSL_CERT_FILE` holds.
     ///
     /// # Errors
-    /// If this is no address, or one with `https`; or if the key cannot be in a header.
+    /// If this is no address, the key cannot be in a header, or the system trusts no certificate.
     pub fn at(url: &str, api_key: Option<&str>) -> Result<Self> {
         let base = url.trim_end_matches('/').trim_end_matches("/v1");
         let uri: Uri =
             base.parse().with_context(|| format!("{url:?} is no address such as http://127.0.0.1:8000"))?;
-        match uri.scheme_str() {
-            Some("http") if uri.host().is_some_and(|host| !host.is_empty()) => {}
-            Some("https") => bail!("https is not supported: {url}; use http, or a proxy that ends TLS"),
-            _ => bail!("{url:?} is no address such as http://127.0.0.1:8000"),
-        }
+        let is_tls = match uri.scheme_str() {
+            _ if uri.host().is_none_or(str::is_empty) => None,
+            Some("http") => Some(false),
+            Some("https") => Some(true),
+            _ => None,
+        };
+        let is_tls =
+            is_tls.with_context(|| format!("{url:?} is no address such as http://127.0.0.1:8000"))?;
         let authorization = api_key.map(|key| HeaderValue::try_from(format!("Bearer {key}"))).transpose();
         let mut authorization = authorization.context("the API key cannot be sent in a header")?;
         if let Some(value) = &mut authorization {
             value.set_sensitive(true);
         }
-        let mut connector = HttpConnector::new();
-        connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        // A token must not wait for the next.
-        connector.set_nodelay(true);
+        let connector = connector(is_tls).context("no certificates that this system trusts")?;
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_TIMEOUT)
@@ -136,6 +139,23 @@ impl Endpoint {
     }
 }
 
+/// The system's certificates are read only where they are needed.
+fn connector(is_tls: bool) -> std::io::Result<HttpsConnector<HttpConnector>> {
+    let mut http = HttpConnector::new();
+    http.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    // A token must not wait for the next.
+    http.set_nodelay(true);
+    http.enforce_http(false);
+    let builder = HttpsConnectorBuilder::new();
+    let builder = if is_tls {
+        builder.with_native_roots()?
+    } else {
+        let nobody = ClientConfig::builder().with_root_certificates(RootCertStore::empty());
+        builder.with_tls_config(nobody.with_no_client_auth())
+    };
+    Ok(builder.https_or_http().enable_http1().wrap_connector(http))
+}
+
 /// What was first in a chain of errors: the others only say where it passed.
 pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
     let mut error = error;
@@ -155,7 +175,7 @@ mod tests {
         assert_eq!(endpoint.base(), "http://127.0.0.1:8000");
         assert!(endpoint.is_local());
         assert!(!Endpoint::at("http://10.0.0.1:80", Some("key")).unwrap().is_local());
-        for bad in ["", "localhost", "https://host", "http://"] {
+        for bad in ["", "localhost", "ftp://host", "http://", "https://"] {
             assert!(Endpoint::at(bad, None).is_err(), "{bad}");
         }
         assert!(Endpoint::at("http://host", Some("a\nb")).is_err());

@@ -39,6 +39,8 @@ struct Cluster {
 #[derive(Clone, Copy)]
 struct Size {
     conversations: u32,
+    /// Of them, at once.
+    at_once: usize,
     most_turns: u32,
     answers: (u32, u32),
 }
@@ -138,7 +140,8 @@ impl Cluster {
     }
 
     async fn assert_same_words(&self, size: Size) {
-        let all = stream::iter(0..size.conversations).for_each_concurrent(4, |n| self.converse(n, size));
+        let all =
+            stream::iter(0..size.conversations).for_each_concurrent(size.at_once, |n| self.converse(n, size));
         all.await;
         let (mut done, mut tokens, mut lost) = (0.0, 0.0, 0.0);
         for prefill in &self.prefill {
@@ -162,7 +165,7 @@ impl Cluster {
 #[tokio::test(flavor = "multi_thread")]
 async fn of_the_emulated_model() {
     let make = || ServerConfig { kv_memory_bytes: Some(64 << 20), ..config(TransportKind::Memory) };
-    let size = Size { conversations: 30, most_turns: 12, answers: (50, 300) };
+    let size = Size { conversations: 30, at_once: 4, most_turns: 12, answers: (50, 300) };
     Cluster::start(make).await.assert_same_words(size).await;
 }
 
@@ -178,15 +181,17 @@ fn smollm2() -> ServerConfig {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_smollm2() {
-    let size = Size { conversations: 6, most_turns: 3, answers: (20, 40) };
+    let size = Size { conversations: 6, at_once: 4, most_turns: 3, answers: (20, 40) };
     Cluster::start(smollm2).await.assert_same_words(size).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes many minutes: cargo x conversations"]
 async fn of_smollm2_at_length() {
-    let size = Size { conversations: 30, most_turns: 12, answers: (50, 300) };
-    Cluster::start(smollm2).await.assert_same_words(size).await;
+    let size = Size { conversations: 30, at_once: 12, most_turns: 12, answers: (50, 300) };
+    // Many at once share each step; decode keeps all of them.
+    let make = || ServerConfig { kv_memory_bytes: Some(2 << 30), ..smollm2() };
+    Cluster::start(make).await.assert_same_words(size).await;
 }
 
 /// A pair whose decode engine keeps, and what it kept of a first turn: its tokens and its handle.

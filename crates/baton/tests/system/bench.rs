@@ -7,6 +7,7 @@ use baton_workload::result::{CacheState, Ending, RunResult, read_requests};
 use rustix::process::Signal;
 
 use crate::program::{System, baton, send, stderr, stdout, wait};
+use crate::tls_front::TlsFront;
 
 fn result(output: &Output, dir: &Path) -> RunResult {
     assert!(output.status.success(), "{}", stderr(output));
@@ -37,6 +38,25 @@ fn a_running_system_is_measured_with_its_conditions() {
     let decode = point.scrapes.iter().find(|scrape| scrape.target == "decode-0").unwrap();
     assert_eq!(decode.counters["baton_transfers_received_total"], 40.0);
     assert!(stderr(&output).contains("transfers 40 received"), "{}", stderr(&output));
+    system.signal(Signal::INT);
+    system.wait();
+}
+
+#[test]
+fn an_endpoint_behind_tls_is_measured_if_it_is_trusted() {
+    let system = System::start(&["--strategy=none"]);
+    let front = TlsFront::start(&system.url());
+    let dir = tempfile::tempdir().unwrap();
+    let bench = |out: &Path| {
+        let mut command = baton(&["bench", "--url", &front.url, "--rate=50", "--requests=10", "--output=4"]);
+        command.arg("--out").arg(out);
+        command
+    };
+    let refused = bench(&dir.path().join("refused")).output().unwrap();
+    assert!(!refused.status.success() && stderr(&refused).contains("certificate"), "{}", stderr(&refused));
+    let out = dir.path().join("trusted");
+    let trusted = bench(&out).env("SSL_CERT_FILE", &front.certificate).output().unwrap();
+    assert_eq!(result(&trusted, &out).points[0].counts.of(Ending::Complete), 10, "{}", stderr(&trusted));
     system.signal(Signal::INT);
     system.wait();
 }

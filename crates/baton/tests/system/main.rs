@@ -9,5 +9,6 @@ mod program;
 mod report;
 mod same_words;
 mod timeline;
+mod tls_front;
 mod trust;
 mod up;
