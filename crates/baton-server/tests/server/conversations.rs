@@ -96,7 +96,8 @@ impl Cluster {
         let habit = HABITS[n as usize % HABITS.len()];
         let mut history = prompt(n, dice.within(100, 250));
         let mut kept: Option<Value> = None;
-        for turn in 0..dice.within(2, size.most_turns + 1) {
+        let turns = dice.within(2, size.most_turns + 1);
+        for turn in 0..turns {
             history.extend(prompt(n * 100 + turn, dice.within(5, 60)));
             let most = dice.within(size.answers.0, size.answers.1 + 1);
             let body = |prompt: &[u32]| with(greedy(prompt, most), "ignore_eos", json!(true));
@@ -133,6 +134,7 @@ impl Cluster {
                 _ => {}
             }
         }
+        println!("conversation {n} ({habit:?}): {turns} turns, {} tokens, the same words", history.len());
     }
 
     async fn assert_same_words(&self, size: Size) {

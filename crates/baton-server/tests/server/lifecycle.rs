@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use baton_server::{ServerConfig, ServerError, TransportKind::Memory};
+use baton_server::{Server, ServerConfig, ServerError, TransportKind::Memory};
 use hyper::StatusCode;
 
 use crate::hand_off::ask_prefill;

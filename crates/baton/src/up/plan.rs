@@ -86,7 +86,7 @@ fn engine(
     let host = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let port = ports.take()?;
     // The engine tells its peers where it is, so it may as well choose; but not where the user has fixed the ports.
-    let side_channel_port = if args.base_port.is_some() { ports.take()? } else { 0 };
+    let side_channel_port = if args.base_port.is_some() { ports.take_unheld()? } else { 0 };
     let name = format!("{role}-{index}");
     let mut argv = vec![
         "serve".to_owned(),

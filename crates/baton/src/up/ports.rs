@@ -29,6 +29,16 @@ impl Ports {
         Ok(held)
     }
 
+    /// As [`Self::take`], for what the process binds by itself.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn take_unheld(&mut self) -> Result<u16> {
+        let port = self.take()?;
+        drop(self.hand_over(port));
+        Ok(port)
+    }
+
     /// Holds a given address.
     ///
     /// # Errors

@@ -84,8 +84,6 @@ impl Supervisor {
             return Ok(asked);
         }
         self.router = Some(self.spawn(&plan.router, &mut ports)?);
-        // What is left, side channels, their engines have had to bind by themselves.
-        drop(ports);
         if let Some(asked) = self.started(std::slice::from_ref(&plan.router), signals).await? {
             return Ok(asked);
         }
