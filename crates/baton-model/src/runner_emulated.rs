@@ -27,10 +27,13 @@ pub struct EmulatedModel {
     pub first_token: u32,
     /// Two seeds are two models: their KV means nothing to one another.
     pub weights_seed: u64,
-    /// Each token depends on all bytes of every so many-th position, counted back from the last; the next token on those beside
-    /// them. 1 is all of them. With more, reading costs less, and a wrong byte shows within so many tokens.
+    /// Each token depends on all bytes of every so many-th group of [`GROUP`] positions, and of the last position; the next token
+    /// on the groups before those. 1 is all of them. With more, reading costs less, and a wrong byte shows within so many tokens.
     pub reads_every: u32,
 }
+
+/// Positions that are read together, because they lie together; whatever the block size is.
+pub const GROUP: usize = 16;
 
 impl Default for EmulatedModel {
     fn default() -> Self {
@@ -146,7 +149,10 @@ impl EmulatedRunner {
     }
 
     fn sample<Q: Quad>(&self, entry: &BatchEntry, params: &SamplingParams) -> TokenId {
-        let positions = (0..entry.end()).rev().step_by(self.model.reads_every as usize);
+        let (end, every) = (entry.end(), self.model.reads_every as usize);
+        let is_read =
+            |position: &usize| (position / GROUP + end).is_multiple_of(every) || *position + 1 == end;
+        let positions = (0..end).filter(is_read);
         let mut state =
             positions.fold(0u64, |sum, p| sum.wrapping_add(self.digest_position::<Q>(&entry.table, p)));
         if !params.is_greedy() {
@@ -184,6 +190,9 @@ impl ModelRunner for EmulatedRunner {
     }
 }
 
+/// By how much a sleep is usually too long: the kernel puts timers together. A step of some milliseconds would be visibly longer.
+const OVERSLEEP: Duration = Duration::from_micros(100);
+
 /// Makes each step of a runner take at least the time that a profile says.
 #[derive(Debug)]
 pub struct Paced<R> {
@@ -196,8 +205,11 @@ impl<R: ModelRunner> ModelRunner for Paced<R> {
         let end = Instant::now() + self.profile.step_time(batch);
         let result = self.runner.run(batch);
         let left = end.saturating_duration_since(Instant::now());
-        if left > Duration::ZERO {
-            std::thread::sleep(left);
+        if left > OVERSLEEP {
+            std::thread::sleep(left - OVERSLEEP);
+        }
+        while Instant::now() < end {
+            std::hint::spin_loop();
         }
         result
     }
@@ -350,7 +362,7 @@ mod tests {
                 runner.memory.write_block(BlockId(1), &torn);
                 let got = four(&mut runner);
                 let wrong = got.iter().zip(&want).filter(|(got, want)| got != want).count();
-                // The last position is also what the next one is written from.
+                // The next position is written from the one before it, and so on.
                 assert_eq!(wrong, if position == 15 { 4 } else { 1 }, "position {position}, {order:?}");
             }
         }

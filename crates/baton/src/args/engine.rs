@@ -37,8 +37,8 @@ pub struct EngineArgs {
     /// Elements of a KV head of the model `emulated`, a multiple of 4
     #[arg(long, value_name = "N", default_value_t = 8, help_heading = "Model", value_parser = clap::value_parser!(u32).range(4..=1024))]
     pub emulated_head_dim: u32,
-    /// Let each token of the model `emulated` depend on every N-th position, the next one on those beside them, not all on all;
-    /// the same on every engine of a system
+    /// Let each token of the model `emulated` depend on every N-th group of 16 positions, the next one on the groups before them, not
+    /// all on all; the same on every engine of a system
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Model", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub emulated_reads_every: u32,
     /// Longest sequence, prompt and answer together, in tokens [default: the model's limit]
