@@ -8,6 +8,7 @@
 
 mod words;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -107,54 +108,78 @@ impl EmulatedRunner {
         &self.memory
     }
 
-    /// The elements of `position`, four at a time: by layer, K and V, and head.
-    fn quads<Q: Quad>(&self, table: &[BlockId], position: usize) -> impl Iterator<Item = *mut Q> {
+    /// Where `position` begins in each run of its block: by layer, K and V, and head.
+    fn slots<Q: Quad>(&self, table: &[BlockId], position: usize) -> impl Iterator<Item = *mut Q> {
         let layout = self.memory.layout();
         let block_tokens = layout.block_tokens as usize;
         let block = table[position / block_tokens];
         assert!(block.0 < self.memory.num_blocks(), "{block:?} is in the pool");
-        let quads = layout.head_dim as usize / 4;
-        let slot = position % block_tokens * quads * size_of::<Q>();
+        let slot = position % block_tokens * self.quads() * size_of::<Q>();
         let offset = block.index() * layout.block_stride() + slot;
         let base = self.memory.region().base();
-        self.runs.iter().flat_map(move |run| {
-            // SAFETY: a run lies at one distance in all blocks, so this is the head's run in the block, which has a slot for
-            // each token; the block is in the pool. Runs and slots are multiples of an element.
-            let slot = unsafe { base.as_ptr().add(run + offset).cast::<Q>() };
-            (0..quads).map(move |i| slot.wrapping_add(i))
-        })
+        // SAFETY: a run lies at one distance in all blocks, so this is the head's run in the block, which has a slot for each
+        // token; the block is in the pool. Runs and slots are multiples of an element.
+        self.runs.iter().map(move |run| unsafe { base.as_ptr().add(run + offset).cast::<Q>() })
     }
 
-    /// A function of every stored byte of `position`.
-    fn digest_position<Q: Quad>(&self, table: &[BlockId], position: usize) -> u64 {
-        let mut digest = Digest::new(position);
-        for quad in self.quads::<Q>(table, position) {
-            // SAFETY: initialised elements of a block that this sequence may read (I3).
-            digest.add(unsafe { quad.read() }.widen());
+    /// Of a head and a token.
+    fn quads(&self) -> usize {
+        self.memory.layout().head_dim as usize / 4
+    }
+
+    /// The sum of a function of every stored byte of each of these positions.
+    fn digest<Q: Quad>(&self, table: &[BlockId], positions: Range<usize>) -> u64 {
+        let block_tokens = self.memory.layout().block_tokens as usize;
+        let (mut from, mut sum) = (positions.start, 0u64);
+        while from < positions.end {
+            let block_end = (from / block_tokens + 1) * block_tokens;
+            let to = positions.end.min(from + GROUP).min(block_end);
+            sum = sum.wrapping_add(self.digest_neighbours::<Q>(table, from..to));
+            from = to;
         }
-        digest.end()
+        sum
+    }
+
+    /// As [`Self::digest`], of a few positions of one block: they lie side by side in each run, and memory is read in that order.
+    fn digest_neighbours<Q: Quad>(&self, table: &[BlockId], positions: Range<usize>) -> u64 {
+        let mut digests: [Digest; GROUP] = std::array::from_fn(|i| Digest::new(positions.start + i));
+        let digests = &mut digests[..positions.len()];
+        for first in self.slots::<Q>(table, positions.start) {
+            for (i, digest) in digests.iter_mut().enumerate() {
+                for quad in i * self.quads()..(i + 1) * self.quads() {
+                    // SAFETY: initialised elements of a block that this sequence may read (I3).
+                    digest.add(unsafe { first.wrapping_add(quad).read() }.widen());
+                }
+            }
+        }
+        digests.iter().fold(0, |sum, digest| sum.wrapping_add(digest.end()))
     }
 
     fn write_position<Q: Quad>(&self, table: &[BlockId], position: usize, token: TokenId) {
         let before = match position {
             0 => self.model.weights_seed,
-            _ => self.digest_position::<Q>(table, position - 1),
+            _ => self.digest::<Q>(table, position - 1..position),
         };
         let mut state = fold(before ^ KEYS[0], (u64::from(token.0) << 32 | position as u64) ^ KEYS[1]);
-        for quad in self.quads::<Q>(table, position) {
-            state = state.wrapping_add(KEYS[2]);
-            // SAFETY: the block holds this entry's own tokens, so it is this sequence's to write (I3).
-            unsafe { quad.write(Q::narrow(four(mix(state)))) };
+        for first in self.slots::<Q>(table, position) {
+            for quad in 0..self.quads() {
+                state = state.wrapping_add(KEYS[2]);
+                // SAFETY: the block holds this entry's own tokens, so it is this sequence's to write (I3).
+                unsafe { first.wrapping_add(quad).write(Q::narrow(four(mix(state)))) };
+            }
         }
     }
 
     fn sample<Q: Quad>(&self, entry: &BatchEntry, params: &SamplingParams) -> TokenId {
         let (end, every) = (entry.end(), self.model.reads_every as usize);
-        let is_read =
-            |position: &usize| (position / GROUP + end).is_multiple_of(every) || *position + 1 == end;
-        let positions = (0..end).filter(is_read);
-        let mut state =
-            positions.fold(0u64, |sum, p| sum.wrapping_add(self.digest_position::<Q>(&entry.table, p)));
+        let last = end - 1;
+        let is_read = |group: &usize| (group + end).is_multiple_of(every);
+        let read =
+            (0..=last / GROUP).filter(is_read).map(|group| group * GROUP..end.min((group + 1) * GROUP));
+        // The last position's bytes follow from all that were computed before it.
+        let rest = if is_read(&(last / GROUP)) { end..end } else { last..end };
+        let digests = read.chain([rest]).map(|positions| self.digest::<Q>(&entry.table, positions));
+        let mut state = digests.fold(0, u64::wrapping_add);
         if !params.is_greedy() {
             state ^= mix(params.seed ^ KEYS[2]);
         }

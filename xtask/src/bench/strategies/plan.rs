@@ -81,7 +81,7 @@ impl Plan {
         let bytes = args.descriptor_bytes.unwrap_or(match args.transport {
             // A copy costs little but for its bytes, so more of them take as long as a set-up takes elsewhere.
             TransportName::Shm => 8 << 10,
-            TransportName::Tcp | TransportName::Nixl => 2 << 10,
+            TransportName::Tcp | TransportName::Nixl => 512,
         });
         // One head; a multiple of four elements.
         let head_dim = (bytes / (BLOCK_TOKENS * ELEMENT_BYTES)).next_multiple_of(4).max(4);
@@ -123,10 +123,10 @@ impl Plan {
         u64::from(self.descriptors(load)) * u64::from(self.descriptor_bytes())
     }
 
-    /// Room for what runs and for twice as much that waits.
+    /// Room for what runs and for as much that waits.
     fn kv_memory(&self) -> u64 {
         let answer = self.request_bytes(Load::Heavy) * u64::from(OUTPUT_TOKENS) / u64::from(PROMPT_TOKENS);
-        (self.request_bytes(Load::Heavy) + answer) * 3 * SLOTS as u64
+        (self.request_bytes(Load::Heavy) + answer) * 2 * SLOTS as u64
     }
 
     /// Behind `baton bench compare`.
@@ -253,7 +253,7 @@ mod tests {
         let blocks = plan(TransportName::Nixl, LayoutName::BlockMajor);
         assert_eq!(blocks.descriptors(Load::Heavy), 118);
         assert_eq!(layers.request_bytes(Load::Heavy), blocks.request_bytes(Load::Heavy));
-        assert_eq!(layers.request_bytes(Load::Heavy), 18_880 * 2_048);
+        assert_eq!(layers.request_bytes(Load::Heavy), 18_880 * 512);
     }
 
     #[test]
