@@ -72,9 +72,7 @@ fn a_sweep_has_every_strategy_at_every_rate() {
     {
         chart(&data, id);
     }
-    let stalls =
-        page.split("Between a step’s end").nth(1).or_else(|| page.split("Between a step&#39;s end").nth(1));
-    let stalls = stalls.or_else(|| page.split("Between a step's end").nth(1)).expect("the loop's stalls");
+    let stalls = page.split("Between a step&#39;s end").nth(1).expect("the loop's stalls");
     assert!(stalls.contains(">12.5<"), "the p99 in milliseconds");
     for title in ["Warnings", "What differs", "By rate", "Single requests", "KV and transfers", "Conditions"]
     {

@@ -193,7 +193,9 @@ impl KvPool {
     /// The memory of some units: of whole blocks where all units of a block are there, one after another.
     pub(crate) fn ranges(&self, units: &[UnitId]) -> Result<Vec<Descriptor>, TransportError> {
         let pairs: Vec<_> = units.iter().map(|&unit| (unit, unit)).collect();
-        let [blocks, rest] = whole_blocks(self, self, &pairs)?;
+        let [mut blocks, rest] = whole_blocks(self, self, &pairs)?;
+        // In the order of memory, so that neighbours make one range, whatever the order of the sequence.
+        blocks.sort_unstable();
         let ranks = 0..self.layout.ranks;
         let of_units = rest.iter().flat_map(|&(unit, _)| self.unit_runs(unit));
         let len = self.layout.part_bytes() as u32;
