@@ -5,6 +5,7 @@ mod cpu_runner;
 mod engine;
 mod llama_cpp;
 mod speed;
+mod strategies;
 mod table;
 mod transfer;
 
@@ -19,6 +20,12 @@ pub enum What {
     Handoff,
     /// How long a second turn keeps its client waiting for the first token, with and without the KV of the first
     Reuse,
+    /// The central experiment: pull posted by decode's loop, pull, push at the end and push, under the same load
+    ///
+    /// One prefill and one decode engine with the step times of Qwen3-32B on eight H200, and as many descriptors a request as
+    /// there: up to 18,880. Says for each thing that is required of the figures whether it is so. Takes some ten minutes, and a
+    /// machine with nothing else to do.
+    Strategies(strategies::Args),
     /// The CPU runner beside llama.cpp: prefill of 512 tokens, decode of one sequence at 512
     ///
     /// Both run SmolLM2-135M on the same threads, in alternating rounds; llama.cpp in every weight format that it may be
@@ -37,6 +44,7 @@ pub fn run(sh: &Shell, what: What) -> anyhow::Result<()> {
             cmd!(sh, "cargo run --release --quiet --package baton-server --example reuse_bench").run()?;
             Ok(())
         }
+        What::Strategies(args) => strategies::run(sh, &args),
         What::Engine(args) => engine::run(sh, &args),
     }
 }

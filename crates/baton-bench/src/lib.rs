@@ -9,6 +9,7 @@ mod compare;
 mod endpoint;
 mod exchange;
 mod exposition;
+mod histogram;
 mod host;
 mod meter;
 mod options;

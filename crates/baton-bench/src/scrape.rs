@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 use crate::clock::Clock;
 use crate::endpoint::Endpoint;
 use crate::exposition::Exposition;
+use crate::histogram::Buckets;
 
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Samples of one gauge that are kept; then every second one goes.
@@ -76,6 +77,8 @@ async fn go_on(mut samples: Samples, target: Target, clock: Clock, mut end: watc
 struct Samples {
     first_counters: Option<BTreeMap<String, f64>>,
     last_counters: BTreeMap<String, f64>,
+    first_histograms: Option<BTreeMap<String, Buckets>>,
+    last_histograms: BTreeMap<String, Buckets>,
     gauges: BTreeMap<String, GaugeSamples>,
     failures: u64,
 }
@@ -102,12 +105,14 @@ impl Samples {
             self.failures += 1;
             return;
         };
-        let Exposition { gauges, counters } = Exposition::read(page);
+        let Exposition { gauges, counters, histograms } = Exposition::read(page);
         for (name, value) in gauges {
             self.gauges.entry(name).or_default().take(at_s, value);
         }
         self.first_counters.get_or_insert_with(|| counters.clone());
         self.last_counters = counters;
+        self.first_histograms.get_or_insert_with(|| histograms.clone());
+        self.last_histograms = histograms;
     }
 
     fn into_scrape(self, target: String) -> Scrape {
@@ -118,8 +123,14 @@ impl Samples {
             (last > before).then_some((name, last - before))
         };
         let counters = self.last_counters.into_iter().filter_map(growth).collect();
+        let before = self.first_histograms.unwrap_or_default();
+        let took_in = |(name, last): (String, Buckets)| {
+            let histogram = last.since(before.get(&name))?;
+            Some((name, histogram))
+        };
+        let histograms = self.last_histograms.into_iter().filter_map(took_in).collect();
         let gauges = self.gauges.into_iter().map(|(name, samples)| (name, samples.into_gauge())).collect();
-        Scrape { target, gauges, counters, failures: self.failures }
+        Scrape { target, gauges, counters, histograms, failures: self.failures }
     }
 }
 

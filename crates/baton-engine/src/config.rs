@@ -38,6 +38,11 @@ pub struct Config {
     /// How long a sequence waits for KV from its peer, from its submission on, before the KV counts as lost. Engines that hand
     /// over to one another can each hold the blocks that the other waits for; this ends it (I8).
     pub kv_timeout: Duration,
+    /// Whether a first token that a peer sampled is given only once the sequence is among those of a step, so that nobody who
+    /// has begun to read waits for a place. Otherwise it is given as soon as its KV is there.
+    pub hold_first_token: bool,
+    /// Whether a push names its blocks when the prompt is computed, not as they become complete: to be measured beside.
+    pub push_at_end: bool,
     /// Fingerprint of weights, configuration and arithmetic. Becomes `model` of every request's salt, whatever the driver left
     /// there (I13).
     pub model: String,
@@ -90,6 +95,8 @@ impl Config {
             reuse_timeout: Duration::from_secs(5),
             on_lost_kv: OnLostKv::Recompute,
             kv_timeout: Duration::from_secs(120),
+            hold_first_token: false,
+            push_at_end: false,
             model: String::new(),
             proto,
             mutation: Mutation::NONE,

@@ -237,9 +237,14 @@ impl Engine {
 
     /// The token after all tokens so far: sampled here, or by the peer that computed the prompt.
     pub(crate) fn append(&mut self, id: SeqId, token: TokenId) {
+        let holds = self.config.hold_first_token && !self.step_set().contains(&id);
         let seq = self.sequences.get_mut(&id).expect("live");
         let ending = seq.append(token);
         self.counters.generated_tokens += 1;
+        if holds && ending.is_none() && seq.usage.completion_tokens == 1 {
+            seq.held = Some(token);
+            return;
+        }
         self.outputs.push_back(Output::Token { seq: id, token });
         if let Some(reason) = ending {
             let handle = self.on_finished(id, token);
@@ -251,6 +256,9 @@ impl Engine {
     pub(crate) fn finish(&mut self, id: SeqId, reason: FinishReason, handle: Option<Handle>) {
         let mut seq = self.sequences.remove(&id).expect("live");
         assert!(self.queues.of(seq.phase).remove(&id), "in the queue of its phase");
+        if let Some(token) = seq.held {
+            self.outputs.push_back(Output::Token { seq: id, token });
+        }
         let well = matches!(reason, FinishReason::Stop | FinishReason::Length) && seq.part == Part::Whole;
         let retained = if well && seq.phase == Phase::Running { self.retain(&mut seq) } else { None };
         match reason {

@@ -21,6 +21,7 @@ use crate::sequence::{Part, Phase};
 impl Engine {
     /// Admits what there is room for, and starts the next step if none is in flight.
     pub fn schedule(&mut self, now: Time) {
+        self.give_held();
         if self.in_flight.is_some() {
             self.admit(now);
             return;
@@ -41,8 +42,20 @@ impl Engine {
     }
 
     /// The sequences that the next step is for: all running ones, unless more KV came from peers than a step takes.
-    fn step_set(&self) -> Vec<SeqId> {
+    pub(crate) fn step_set(&self) -> Vec<SeqId> {
         self.queues.running.iter().copied().take(self.config.max_running).collect()
+    }
+
+    /// Gives first tokens whose sequences have a place by now.
+    fn give_held(&mut self) {
+        if !self.config.hold_first_token {
+            return;
+        }
+        for id in self.step_set() {
+            if let Some(token) = self.sequences.get_mut(&id).and_then(|seq| seq.held.take()) {
+                self.outputs.push_back(Output::Token { seq: id, token });
+            }
+        }
     }
 
     /// Sees to it that every decode of the next step has a block for its token. Whether somebody had to give up his.
@@ -167,6 +180,8 @@ impl Engine {
     }
 
     fn start(&mut self, entries: Vec<BatchEntry>) {
+        // Of those that got their place just now: before the tokens of the step.
+        self.give_held();
         self.steps += 1;
         self.counters.steps += 1;
         let planned = entries.iter().map(|entry| Planned {

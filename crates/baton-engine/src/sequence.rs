@@ -71,6 +71,8 @@ pub struct Sequence {
     /// What to keep it by when it ends.
     pub retention: Option<TransferId>,
     pub usage: Usage,
+    /// Its first token, if that is appended but not given yet: see [`Config::hold_first_token`](crate::Config).
+    pub held: Option<TokenId>,
     /// Its prompt has been looked up in the prefix cache once: what is found later is its own.
     pub admitted: bool,
     /// Prompt and answer together end here.
@@ -100,6 +102,7 @@ impl Sequence {
             readback: None,
             retention: request.retention.filter(|_| kept),
             usage: Usage { prompt_tokens: prompt_len as u32, ..Usage::default() },
+            held: None,
             admitted: false,
             max_len: longest.min(prompt_len.saturating_add(request.max_tokens as usize)),
             min_tokens: request.min_tokens,

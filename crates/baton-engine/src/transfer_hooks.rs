@@ -99,6 +99,10 @@ impl Engine {
 
     /// More of a sequence's prompt is computed, or was found in the cache: a source names the blocks that are complete by that.
     pub(crate) fn on_progress(&mut self, id: SeqId) {
+        let is_push = matches!(self.part(id), Part::Source { mode: TransferMode::Push, .. });
+        if is_push && self.config.push_at_end {
+            return;
+        }
         let complete = self.sequences[&id].computed / self.blocks.block_tokens();
         self.send_blocks(id, complete);
     }

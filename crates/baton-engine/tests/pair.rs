@@ -87,6 +87,43 @@ fn a_first_token_that_ends_the_answer_ends_it_without_a_step() {
     }
 }
 
+/// Two sequences at a decode engine with one place: whether the second one's first token came while the first still ran.
+fn is_first_token_early(hold_first_token: bool) -> bool {
+    let narrow = Config { max_running: 1, hold_first_token, ..config(1, 32, 4) };
+    let mut pair = Pair::new([config(0, 32, 4), narrow]);
+    for (i, family) in [(1, 1), (2, 2)] {
+        pair.start(Time::ZERO, job(TransferMode::Push, family, 9), TransferId(i));
+    }
+    let mut is_early = false;
+    while pair.step() {
+        let answers = &pair.nodes[1].answers;
+        let given = |seq| answers.get(&SeqId(seq)).map_or(0, |(_, answer)| answer.tokens.len());
+        is_early |= given(0) < 6 && given(1) > 0;
+    }
+    pair.run_to_end();
+    assert_eq!([0, 1].map(|seq| pair.answer(1, seq).tokens.len()), [6, 6]);
+    is_early
+}
+
+#[test]
+fn a_first_token_may_be_held_until_the_next_can_follow() {
+    assert!(is_first_token_early(false));
+    assert!(!is_first_token_early(true));
+}
+
+#[test]
+fn a_push_may_be_told_to_write_everything_at_the_end() {
+    let posts = |push_at_end| {
+        let source = Config { push_at_end, ..config(0, 32, 4) };
+        let mut pair = Pair::new([source, config(1, 32, 4)]);
+        // Three chunks of 8 tokens.
+        pair.start(Time::ZERO, job(TransferMode::Push, 1, 24), TransferId(1));
+        pair.run_to_end();
+        pair.log.lines().filter(|line| line.contains("P -> post")).count()
+    };
+    assert_eq!((posts(true), posts(false)), (1, 3));
+}
+
 /// Runs the same game again and again, each time interrupted one event later.
 fn interrupted_at_each_moment(mode: TransferMode, destination_first: bool, node: usize) {
     let mut moments = 0;
@@ -409,6 +446,8 @@ fn random_pair(dice: &mut Dice, mutation: Mutation) -> Pair {
             max_running: 1 + dice.below(4) as usize,
             max_receiving: 1 + dice.below(4) as usize,
             prefix_cache: !dice.one_in(3),
+            hold_first_token: dice.one_in(2),
+            push_at_end: dice.one_in(4),
             watermark_blocks: dice.below(3) as usize,
             mutation,
             ..config

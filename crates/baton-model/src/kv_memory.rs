@@ -101,11 +101,11 @@ impl KvMemory {
         kv_head: usize,
     ) -> impl Iterator<Item = NonNull<u8>> {
         let first = self.head_run(BlockId(0), layer, is_v, kv_head);
-        let (block_bytes, blocks) = (self.layout.rank_block_bytes(), self.num_blocks);
+        let (stride, blocks) = (self.layout.block_stride(), self.num_blocks);
         table.iter().map(move |block| {
             assert!(block.0 < blocks, "block {block:?} is in the pool of {blocks}");
-            // SAFETY: the blocks of a rank follow one another, and this one is in the pool (asserted).
-            unsafe { first.add(block.index() * block_bytes) }
+            // SAFETY: this run lies at one distance in all blocks of the pool, of which this is one (asserted).
+            unsafe { first.add(block.index() * stride) }
         })
     }
 
@@ -240,23 +240,26 @@ mod tests {
 
     #[test]
     fn blocks_are_disjoint_and_read_back() {
-        for ranks in [1, 3] {
-            let memory = memory(layout(ranks), 3).unwrap();
+        let orders = [KvOrder::BlockMajor, KvOrder::LayerMajor];
+        for (ranks, order) in [1, 3].into_iter().flat_map(|ranks| orders.map(|order| (ranks, order))) {
+            let memory = memory(KvLayout { order, ..layout(ranks) }, 3).unwrap();
             assert_eq!(memory.num_blocks(), 3);
             let held = |i: u8| (0..memory.layout().block_bytes()).map(|at| at as u8 ^ i).collect::<Vec<_>>();
             (0..3).for_each(|i| memory.write_block(BlockId(i), &held(i as u8)));
             for i in 0..3u8 {
-                assert_eq!(memory.read_block(BlockId(i.into())), held(i), "{ranks} ranks");
+                assert_eq!(memory.read_block(BlockId(i.into())), held(i), "{ranks} ranks, {order:?}");
             }
         }
     }
 
     #[test]
     fn the_runs_of_a_table_are_those_of_its_blocks() {
-        let memory = memory(layout(3), 5).unwrap();
-        let table = [4, 0, 2].map(BlockId);
-        let want = table.map(|block| memory.head_run(block, 1, 1, 2));
-        assert_eq!(memory.head_runs(&table, 1, 1, 2).collect::<Vec<_>>(), want);
+        for order in [KvOrder::BlockMajor, KvOrder::LayerMajor] {
+            let memory = memory(KvLayout { order, ..layout(3) }, 5).unwrap();
+            let table = [4, 0, 2].map(BlockId);
+            let want = table.map(|block| memory.head_run(block, 1, 1, 2));
+            assert_eq!(memory.head_runs(&table, 1, 1, 2).collect::<Vec<_>>(), want);
+        }
     }
 
     #[test]

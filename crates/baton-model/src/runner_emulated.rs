@@ -8,6 +8,7 @@
 
 mod words;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,11 +28,17 @@ pub struct EmulatedModel {
     pub first_token: u32,
     /// Two seeds are two models: their KV means nothing to one another.
     pub weights_seed: u64,
+    /// Each token depends on all bytes of every so many-th group of [`GROUP`] positions, and of the last position; the next token
+    /// on the groups before those. 1 is all of them. With more, reading costs less, and a wrong byte shows within so many tokens.
+    pub reads_every: u32,
 }
+
+/// Positions that are read together, because they lie together; whatever the block size is.
+pub const GROUP: usize = 16;
 
 impl Default for EmulatedModel {
     fn default() -> Self {
-        Self { vocab: 32_000, first_token: 256, weights_seed: 0 }
+        Self { vocab: 32_000, first_token: 256, weights_seed: 0, reads_every: 1 }
     }
 }
 
@@ -44,7 +51,8 @@ impl EmulatedModel {
 
     /// What must be equal on two engines that exchange its KV.
     pub fn fingerprint(&self) -> String {
-        format!("emulated-{}-{}-{:016x}", self.vocab, self.first_token, self.weights_seed)
+        let Self { vocab, first_token, weights_seed, reads_every } = self;
+        format!("emulated-{vocab}-{first_token}-{weights_seed:016x}-{reads_every}")
     }
 }
 
@@ -53,6 +61,8 @@ impl EmulatedModel {
 pub enum EmulatedError {
     #[error("the emulated model samples ids in {first_token}..{vocab}, which is empty")]
     NoTokens { first_token: u32, vocab: u32 },
+    #[error("the emulated model reads every position, or every second, but not every 0th")]
+    ReadsNothing,
     #[error("a head of one token has {0} elements; the emulated model needs a multiple of 4")]
     HeadDim(u32),
     #[error("the emulated model has no KV of type {0:?}")]
@@ -75,8 +85,11 @@ impl EmulatedRunner {
         if model.first_token >= model.vocab {
             return Err(EmulatedError::NoTokens { first_token: model.first_token, vocab: model.vocab });
         }
+        if model.reads_every == 0 {
+            return Err(EmulatedError::ReadsNothing);
+        }
         let layout = memory.layout();
-        if !layout.head_dim.is_multiple_of(4) {
+        if layout.head_dim == 0 || !layout.head_dim.is_multiple_of(4) {
             return Err(EmulatedError::HeadDim(layout.head_dim));
         }
         if layout.dtype == KvDtype::U8 {
@@ -95,51 +108,78 @@ impl EmulatedRunner {
         &self.memory
     }
 
-    /// The elements of `position`, four at a time: by layer, K and V, and head.
-    fn quads<Q: Quad>(&self, table: &[BlockId], position: usize) -> impl Iterator<Item = *mut Q> {
+    /// Where `position` begins in each run of its block: by layer, K and V, and head.
+    fn slots<Q: Quad>(&self, table: &[BlockId], position: usize) -> impl Iterator<Item = *mut Q> {
         let layout = self.memory.layout();
         let block_tokens = layout.block_tokens as usize;
         let block = table[position / block_tokens];
         assert!(block.0 < self.memory.num_blocks(), "{block:?} is in the pool");
-        let quads = layout.head_dim as usize / 4;
-        let slot = position % block_tokens * quads * size_of::<Q>();
-        let offset = block.index() * layout.rank_block_bytes() + slot;
+        let slot = position % block_tokens * self.quads() * size_of::<Q>();
+        let offset = block.index() * layout.block_stride() + slot;
         let base = self.memory.region().base();
-        self.runs.iter().flat_map(move |run| {
-            // SAFETY: blocks of a rank follow one another, so this is the head's run in the block, which has a slot for each
-            // token; the block is in the pool. Runs and slots are multiples of an element.
-            let slot = unsafe { base.as_ptr().add(run + offset).cast::<Q>() };
-            (0..quads).map(move |i| slot.wrapping_add(i))
-        })
+        // SAFETY: a run lies at one distance in all blocks, so this is the head's run in the block, which has a slot for each
+        // token; the block is in the pool. Runs and slots are multiples of an element.
+        self.runs.iter().map(move |run| unsafe { base.as_ptr().add(run + offset).cast::<Q>() })
     }
 
-    /// A function of every stored byte of `position`.
-    fn digest_position<Q: Quad>(&self, table: &[BlockId], position: usize) -> u64 {
-        let mut digest = Digest::new(position);
-        for quad in self.quads::<Q>(table, position) {
-            // SAFETY: initialised elements of a block that this sequence may read (I3).
-            digest.add(unsafe { quad.read() }.widen());
+    /// Of a head and a token.
+    fn quads(&self) -> usize {
+        self.memory.layout().head_dim as usize / 4
+    }
+
+    /// The sum of a function of every stored byte of each of these positions.
+    fn digest<Q: Quad>(&self, table: &[BlockId], positions: Range<usize>) -> u64 {
+        let block_tokens = self.memory.layout().block_tokens as usize;
+        let (mut from, mut sum) = (positions.start, 0u64);
+        while from < positions.end {
+            let block_end = (from / block_tokens + 1) * block_tokens;
+            let to = positions.end.min(from + GROUP).min(block_end);
+            sum = sum.wrapping_add(self.digest_neighbours::<Q>(table, from..to));
+            from = to;
         }
-        digest.end()
+        sum
+    }
+
+    /// As [`Self::digest`], of a few positions of one block: they lie side by side in each run, and memory is read in that order.
+    fn digest_neighbours<Q: Quad>(&self, table: &[BlockId], positions: Range<usize>) -> u64 {
+        let mut digests: [Digest; GROUP] = std::array::from_fn(|i| Digest::new(positions.start + i));
+        let digests = &mut digests[..positions.len()];
+        for first in self.slots::<Q>(table, positions.start) {
+            for (i, digest) in digests.iter_mut().enumerate() {
+                for quad in i * self.quads()..(i + 1) * self.quads() {
+                    // SAFETY: initialised elements of a block that this sequence may read (I3).
+                    digest.add(unsafe { first.wrapping_add(quad).read() }.widen());
+                }
+            }
+        }
+        digests.iter().fold(0, |sum, digest| sum.wrapping_add(digest.end()))
     }
 
     fn write_position<Q: Quad>(&self, table: &[BlockId], position: usize, token: TokenId) {
         let before = match position {
             0 => self.model.weights_seed,
-            _ => self.digest_position::<Q>(table, position - 1),
+            _ => self.digest::<Q>(table, position - 1..position),
         };
         let mut state = fold(before ^ KEYS[0], (u64::from(token.0) << 32 | position as u64) ^ KEYS[1]);
-        for quad in self.quads::<Q>(table, position) {
-            state = state.wrapping_add(KEYS[2]);
-            // SAFETY: the block holds this entry's own tokens, so it is this sequence's to write (I3).
-            unsafe { quad.write(Q::narrow(four(mix(state)))) };
+        for first in self.slots::<Q>(table, position) {
+            for quad in 0..self.quads() {
+                state = state.wrapping_add(KEYS[2]);
+                // SAFETY: the block holds this entry's own tokens, so it is this sequence's to write (I3).
+                unsafe { first.wrapping_add(quad).write(Q::narrow(four(mix(state)))) };
+            }
         }
     }
 
     fn sample<Q: Quad>(&self, entry: &BatchEntry, params: &SamplingParams) -> TokenId {
-        let positions = 0..entry.end();
-        let mut state =
-            positions.fold(0u64, |sum, p| sum.wrapping_add(self.digest_position::<Q>(&entry.table, p)));
+        let (end, every) = (entry.end(), self.model.reads_every as usize);
+        let last = end - 1;
+        let is_read = |group: &usize| (group + end).is_multiple_of(every);
+        let read =
+            (0..=last / GROUP).filter(is_read).map(|group| group * GROUP..end.min((group + 1) * GROUP));
+        // The last position's bytes follow from all that were computed before it.
+        let rest = if is_read(&(last / GROUP)) { end..end } else { last..end };
+        let digests = read.chain([rest]).map(|positions| self.digest::<Q>(&entry.table, positions));
+        let mut state = digests.fold(0, u64::wrapping_add);
         if !params.is_greedy() {
             state ^= mix(params.seed ^ KEYS[2]);
         }
@@ -175,6 +215,9 @@ impl ModelRunner for EmulatedRunner {
     }
 }
 
+/// By how much a sleep is usually too long: the kernel puts timers together. A step of some milliseconds would be visibly longer.
+const OVERSLEEP: Duration = Duration::from_micros(100);
+
 /// Makes each step of a runner take at least the time that a profile says.
 #[derive(Debug)]
 pub struct Paced<R> {
@@ -187,8 +230,11 @@ impl<R: ModelRunner> ModelRunner for Paced<R> {
         let end = Instant::now() + self.profile.step_time(batch);
         let result = self.runner.run(batch);
         let left = end.saturating_duration_since(Instant::now());
-        if left > Duration::ZERO {
-            std::thread::sleep(left);
+        if left > OVERSLEEP {
+            std::thread::sleep(left - OVERSLEEP);
+        }
+        while Instant::now() < end {
+            std::hint::spin_loop();
         }
         result
     }
@@ -229,7 +275,8 @@ pub fn oracle(
 mod tests {
     use super::*;
 
-    const MODEL: EmulatedModel = EmulatedModel { vocab: 1_000, first_token: 10, weights_seed: 3 };
+    const MODEL: EmulatedModel =
+        EmulatedModel { vocab: 1_000, first_token: 10, weights_seed: 3, reads_every: 1 };
 
     fn tokens(n: u32) -> Vec<TokenId> {
         (0..n).map(|i| TokenId(i * 7 % 900)).collect()
@@ -259,21 +306,24 @@ mod tests {
         result.sampled.into_iter().map(|(_, token)| token).collect()
     }
 
-    /// I7: neither chunks, nor the table, nor neighbours in the batch, nor block size, ranks and type change the next token.
+    /// I7: neither chunks, nor the table, nor neighbours in the batch, nor block size, ranks, type and order change the next token.
     #[test]
     fn the_next_token_is_the_oracle_s_in_any_chunks_and_company() {
         let prompt = tokens(50);
         let want = oracle(MODEL, &EmulatedModel::default_layout(16), &prompt, 1, &SamplingParams::GREEDY);
         let (f32, f16, bf16) = (KvDtype::F32, KvDtype::F16, KvDtype::Bf16);
-        for (block_tokens, chunk, ranks, dtype) in [
-            (16, 50, 1, f32),
-            (16, 1, 4, f32),
-            (8, 7, 2, bf16),
-            (4, 16, 1, f16),
-            (64, 3, 4, f16),
-            (32, 3, 2, f32),
+        let (by_block, by_layer) = (KvOrder::BlockMajor, KvOrder::LayerMajor);
+        for (block_tokens, chunk, ranks, dtype, order) in [
+            (16, 50, 1, f32, by_block),
+            (16, 50, 1, f32, by_layer),
+            (16, 1, 4, f32, by_block),
+            (8, 7, 2, bf16, by_layer),
+            (4, 16, 1, f16, by_block),
+            (64, 3, 4, f16, by_layer),
+            (32, 3, 2, f32, by_block),
         ] {
-            let mut runner = runner(MODEL, 40, layout(block_tokens, ranks, dtype));
+            let layout = KvLayout { order, ..layout(block_tokens, ranks, dtype) };
+            let mut runner = runner(MODEL, 40, layout);
             let blocks = 50u32.div_ceil(block_tokens);
             let table: Vec<u32> = (0..blocks).map(|i| 39 - i).collect();
             let other: Vec<u32> = (0..blocks).collect();
@@ -283,7 +333,8 @@ mod tests {
                 let company = entry(&tokens(5), 0, &other, false);
                 last = run(&mut runner, vec![company, entry(chunk_tokens, start, &table, end == 50)]);
             }
-            let case = format!("blocks of {block_tokens}, chunks of {chunk}, {ranks} ranks, {dtype:?}");
+            let case =
+                format!("blocks of {block_tokens}, chunks of {chunk}, {ranks} ranks, {dtype:?}, {order:?}");
             assert_eq!(last, want, "{case}");
         }
     }
@@ -313,6 +364,32 @@ mod tests {
                 runner.memory.write_block(BlockId(block), &held);
             }
             assert_eq!(next(&mut runner), want);
+        }
+    }
+
+    /// A model that reads less at a time reads as much in the end.
+    #[test]
+    fn a_wrong_byte_shows_within_as_many_tokens_as_positions_are_skipped() {
+        let model = EmulatedModel { vocab: u32::MAX, reads_every: 4, ..MODEL };
+        for order in [KvOrder::BlockMajor, KvOrder::LayerMajor] {
+            let layout = KvLayout { order, ..layout(16, 2, KvDtype::F32) };
+            let mut runner = runner(model, 3, layout.clone());
+            run(&mut runner, vec![entry(&tokens(32), 0, &[0, 1, 2], false)]);
+            let four = |runner: &mut EmulatedRunner| -> Vec<TokenId> {
+                let next = |at| run(runner, vec![entry(&[TokenId(5)], at, &[0, 1, 2], true)])[0];
+                (32..36).map(next).collect()
+            };
+            let want = four(&mut runner);
+            let held = runner.memory.read_block(BlockId(1));
+            for position in 0..16 {
+                let mut torn = held.clone();
+                torn[position * layout.head_dim as usize * 4] ^= 0x40;
+                runner.memory.write_block(BlockId(1), &torn);
+                let got = four(&mut runner);
+                let wrong = got.iter().zip(&want).filter(|(got, want)| got != want).count();
+                // The next position is written from the one before it, and so on.
+                assert_eq!(wrong, if position == 15 { 4 } else { 1 }, "position {position}, {order:?}");
+            }
         }
     }
 
@@ -349,7 +426,10 @@ mod tests {
         };
         let default = EmulatedModel::default_layout(4);
         assert_eq!(refused(KvLayout { head_dim: 6, ..default.clone() }), EmulatedError::HeadDim(6));
-        let bytes = KvLayout { dtype: KvDtype::U8, ..default };
+        let bytes = KvLayout { dtype: KvDtype::U8, ..default.clone() };
         assert_eq!(refused(bytes), EmulatedError::Dtype(KvDtype::U8));
+        let blind = EmulatedModel { reads_every: 0, ..MODEL };
+        let memory = KvMemory::new(Arc::new(HeapRegion::new(4_096)), default).unwrap();
+        assert_eq!(EmulatedRunner::new(blind, memory).unwrap_err(), EmulatedError::ReadsNothing);
     }
 }

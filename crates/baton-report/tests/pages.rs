@@ -72,6 +72,8 @@ fn a_sweep_has_every_strategy_at_every_rate() {
     {
         chart(&data, id);
     }
+    let stalls = page.split("Between a step&#39;s end").nth(1).expect("the loop's stalls");
+    assert!(stalls.contains(">12.5<"), "the p99 in milliseconds");
     for title in ["Warnings", "What differs", "By rate", "Single requests", "KV and transfers", "Conditions"]
     {
         assert!(page.contains(&format!(">{title}</h2>")), "{title}");

@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::hand_off::Identity;
 use crate::inbox::{Inbox, NotTaken};
-use crate::metrics::{HttpMetrics, KvSizes};
+use crate::metrics::{HttpMetrics, KvSizes, StepMetrics};
 use crate::text::Text;
 use crate::ticket::Ticket;
 use crate::timeline::Origin;
@@ -34,6 +34,7 @@ pub(crate) struct App {
 #[derive(Debug)]
 pub(crate) struct Serving {
     pub inbox: Inbox,
+    pub steps: Arc<StepMetrics>,
     pub text: Arc<Text>,
     pub identity: Identity,
     /// All but the load, which is asked for.

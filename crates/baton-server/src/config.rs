@@ -7,7 +7,7 @@ use baton_engine::OnLostKv;
 use baton_model::{CpuPrecision, EmulatedModel};
 use baton_trace::TraceConfig;
 use baton_transport::{PeerTlsFiles, TcpConfig};
-use baton_types::{EngineName, EngineRole, KvDtype};
+use baton_types::{EngineName, EngineRole, KvDtype, KvOrder};
 use serde::{Deserialize, Serialize};
 
 use crate::error::ServerError;
@@ -49,6 +49,9 @@ pub struct ServerConfig {
     /// Whether KV may be exchanged with engines of another `kv_dtype`, which loses what the narrower type cannot hold. They
     /// must allow it as well.
     pub kv_convert: bool,
+    /// How KV lies in the pool; the same on engines that exchange it. Anything but block by block is for the emulated model
+    /// only, as a baseline to measure.
+    pub kv_layout: KvOrder,
     /// Most tokens of a sequence, prompt and answer together; by default, what the model was trained for.
     pub max_model_len: Option<u32>,
     /// Sequences in one step.
@@ -64,6 +67,13 @@ pub struct ServerConfig {
     pub transport: TransportKind,
     pub tcp: TcpChoice,
     pub nixl: NixlChoice,
+    /// Whether what this engine reads from a peer is posted by the engine's loop before its next step, not in the background;
+    /// a baseline to measure, for the emulated model only.
+    pub inline_post: bool,
+    /// Whether this engine writes nothing to a peer (push) until the whole prompt is computed; likewise.
+    pub push_at_end: bool,
+    /// Whether a first token that came with its KV is given only once the next one can follow.
+    pub hold_first_token: bool,
     pub prefix_cache: bool,
     /// How long a decode engine keeps the KV of prompt and answer for the conversation's next turn; 0 for not at all.
     pub retain_ttl_ms: u64,
@@ -266,6 +276,7 @@ impl Default for ServerConfig {
             kv_ranks: 1,
             kv_dtype: KvDtype::F32,
             kv_convert: false,
+            kv_layout: KvOrder::BlockMajor,
             max_model_len: None,
             max_num_seqs: 64,
             max_waiting: 1024,
@@ -275,6 +286,9 @@ impl Default for ServerConfig {
             transport: TransportKind::default(),
             tcp: TcpChoice::default(),
             nixl: NixlChoice::default(),
+            inline_post: false,
+            push_at_end: false,
+            hold_first_token: false,
             prefix_cache: true,
             retain_ttl_ms: 0,
             retain_max: 0.5,
@@ -367,6 +381,11 @@ impl ServerConfig {
                 self.transport.as_str()
             ));
         }
+        if let (ModelChoice::Checkpoint(_), Some(what)) = (&self.model, self.baseline()) {
+            return wrong(format!(
+                "{what} is a baseline to measure with the emulated model; a real one is served without it"
+            ));
+        }
         if let Err(error) = self.nixl.validate() {
             return wrong(error);
         }
@@ -374,6 +393,16 @@ impl ServerConfig {
             return wrong("max_body_bytes must be at least 1".to_owned());
         }
         Ok(())
+    }
+
+    /// What is set that only slows an engine down.
+    fn baseline(&self) -> Option<&'static str> {
+        match () {
+            () if self.kv_layout != KvOrder::BlockMajor => Some("kv_layout layer-major"),
+            () if self.inline_post => Some("inline_post"),
+            () if self.push_at_end => Some("push_at_end"),
+            () => None,
+        }
     }
 
     /// Tokens of a unit.
@@ -426,6 +455,17 @@ mod tests {
         assert!(wrong(|c| c.kv_ranks = 0).contains("kv_ranks"));
         assert!(wrong(|c| c.kv_dtype = KvDtype::U8).contains("kv_dtype"));
         assert!(wrong(|c| (c.kv_convert, c.transport) = (true, TransportKind::Tcp)).contains("kv_convert"));
+        let baselines: [fn(&mut ServerConfig); 3] =
+            [|c| c.kv_layout = KvOrder::LayerMajor, |c| c.inline_post = true, |c| c.push_at_end = true];
+        for set in baselines {
+            let mut config = ServerConfig::default();
+            set(&mut config);
+            config.validate().unwrap();
+            let (source, precision) = ("smollm2".to_owned(), Precision::Exact);
+            config.model = ModelChoice::Checkpoint(CheckpointChoice { source, precision });
+            let refused = config.validate().unwrap_err().to_string();
+            assert!(refused.contains("emulated model"), "{refused}");
+        }
         assert!(wrong(|c| c.heartbeat_ms = 10_001).contains("heartbeat_ms"));
         assert!(wrong(|c| c.retain_max = f64::NAN).contains("retain_max"));
         ServerConfig::default().validate().unwrap();

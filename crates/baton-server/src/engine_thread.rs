@@ -24,7 +24,7 @@ use crate::transfer_link::TransferLink;
 /// How soon a path's removal that found no place among the transfer thread's commands is tried again.
 const REMOVAL_RETRY: Duration = Duration::from_millis(5);
 
-/// What the engine thread speaks to. None of it makes it wait.
+/// What the engine thread speaks to. None of it makes it wait, unless reads are to be posted by the loop.
 #[derive(Debug)]
 pub(crate) struct Links {
     pub runner: RunnerThread,
@@ -66,6 +66,7 @@ impl EngineThread {
             epoch,
             sequences: HashMap::new(),
             answers: VecDeque::new(),
+            is_computing: false,
             runtime: runtime::Handle::current(),
         };
         let seen = stop.clone();
@@ -97,6 +98,8 @@ struct Engine {
     sequences: HashMap<SeqId, UnboundedSender<SeqEvent>>,
     /// Answers of links that were known at once: the next inputs.
     answers: VecDeque<Input>,
+    /// Whether a step is in the runner's hands.
+    is_computing: bool,
     runtime: runtime::Handle,
 }
 
@@ -157,6 +160,7 @@ impl Engine {
         self.answers.push_back(input);
         while let Some(input) = self.answers.pop_front() {
             loop_trace::input(&self.name, &input);
+            self.is_computing &= !matches!(input, Input::Stepped(_) | Input::StepFailed { .. });
             let now = self.now();
             if let Some(timeline) = &mut self.links.timeline {
                 timeline.input(now, &input);
@@ -167,7 +171,17 @@ impl Engine {
                 self.draw(&output);
                 self.pass_on(output);
             }
+            if !self.is_computing {
+                self.links.runner.rest();
+                self.post_reads();
+            }
         }
+    }
+
+    /// What the loop itself is to post, if it is to: before a step, or at once if there is none.
+    fn post_reads(&mut self) {
+        let refused = self.links.transfer.post_reads();
+        self.answers.extend(refused.into_iter().map(Input::Proto));
     }
 
     /// Outputs take effect when the core has thought, not when it was asked.
@@ -184,7 +198,11 @@ impl Engine {
 
     fn pass_on(&mut self, output: Output) {
         match output {
-            Output::Step(batch) => self.links.runner.compute(batch),
+            Output::Step(batch) => {
+                self.post_reads();
+                self.is_computing = true;
+                self.links.runner.compute(batch);
+            }
             Output::Token { seq, token } => {
                 if let Some(events) = self.sequences.get(&seq) {
                     // A client that is gone has sent, or is about to send, an Abort.

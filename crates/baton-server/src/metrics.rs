@@ -14,6 +14,43 @@ const LATENCY_BOUNDS: [f64; 16] =
 const TOKEN_BOUNDS: [f64; 14] =
     [0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0];
 
+/// What happens between two steps may be as short as some microseconds and as long as many steps.
+const STEP_BOUNDS: [f64; 61] = quarter_octaves(0.000_01);
+
+/// From `first` on, four to each doubling.
+const fn quarter_octaves<const N: usize>(first: f64) -> [f64; N] {
+    let mut bounds = [first; N];
+    let mut i = 1;
+    while i < N {
+        bounds[i] = if i >= 4 { 2.0 * bounds[i - 4] } else { 1.189_207 * bounds[i - 1] };
+        i += 1;
+    }
+    bounds
+}
+
+/// What an engine's loop did with its time while sequences ran.
+#[derive(Debug)]
+pub(crate) struct StepMetrics {
+    /// From a step's beginning to its end, as the runner saw it.
+    pub computing: Histogram,
+    /// From a step's end to the beginning of the one that follows: what running sequences wait for the loop.
+    pub between: Histogram,
+}
+
+impl Default for StepMetrics {
+    fn default() -> Self {
+        Self { computing: Histogram::new(&STEP_BOUNDS), between: Histogram::new(&STEP_BOUNDS) }
+    }
+}
+
+impl StepMetrics {
+    pub fn write(&self, page: &mut Page) {
+        self.computing.write(page, "baton_step_seconds", "From a step's beginning to its end.");
+        let help = "From a step's end to the next one's beginning, while sequences run: the loop's stall.";
+        self.between.write(page, "baton_between_steps_seconds", help);
+    }
+}
+
 /// What HTTP handlers saw.
 #[derive(Debug)]
 pub(crate) struct HttpMetrics {
@@ -93,6 +130,11 @@ impl Histogram {
         self.counts[bucket].fetch_add(1, Ordering::Relaxed);
         let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         self.sum_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    #[cfg(test)]
+    pub fn count(&self) -> u64 {
+        self.counts.iter().map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
     fn write(&self, page: &mut Page, name: &str, help: &str) {
@@ -289,6 +331,12 @@ mod tests {
             assert!(text.contains(line), "{line} in {text}");
         }
         assert!(text.contains("h_bucket{le=\"+Inf\"} 4\nh_sum 9.006\nh_count 4\n"), "{text}");
+    }
+
+    #[test]
+    fn bounds_of_steps_grow_from_microseconds_to_a_third_of_a_second() {
+        assert!(STEP_BOUNDS.windows(2).all(|pair| (1.18..1.2).contains(&(pair[1] / pair[0]))));
+        assert!((STEP_BOUNDS[60] / 0.327_68 - 1.0).abs() < 1e-9);
     }
 
     #[test]

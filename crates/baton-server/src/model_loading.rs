@@ -6,7 +6,7 @@ use baton_engine::ModelRunner;
 use baton_model::fetch::{ModelFiles, ModelSource};
 use baton_model::{CostProfile, CpuModel, CpuRunner, EmulatedRunner, KvMemory, Paced};
 use baton_proto::Compat;
-use baton_types::{KvLayout, KvOrder, MemoryRegion, TokenId};
+use baton_types::{KvLayout, MemoryRegion, TokenId};
 
 use crate::byte_tokenizer::ByteTokenizer;
 use crate::config::{CheckpointChoice, EmulatedChoice, ModelChoice, ServerConfig};
@@ -67,7 +67,7 @@ fn load_emulated(config: &ServerConfig, choice: &EmulatedChoice) -> Result<Loade
         dtype: config.kv_dtype,
         block_tokens: config.block_tokens,
         ranks: config.kv_ranks,
-        order: KvOrder::BlockMajor,
+        order: config.kv_layout,
     };
     let profile = CostProfile::named(&choice.profile).ok_or_else(|| {
         let known: Vec<&str> = CostProfile::names().collect();
@@ -199,7 +199,7 @@ pub(crate) fn compat(fingerprint: &str, layout: &KvLayout, unit_tokens: u32, con
 
 #[cfg(test)]
 mod tests {
-    use baton_types::KvDtype;
+    use baton_types::{KvDtype, KvOrder};
 
     use super::*;
 
@@ -211,6 +211,7 @@ mod tests {
         assert_ne!(same, compat("b", &layout, 16, false));
         assert_ne!(same, compat("a", &KvLayout { kv_heads: 8, ..layout.clone() }, 16, false));
         assert_ne!(same, compat("a", &layout, 8, false));
+        assert_ne!(same, compat("a", &KvLayout { order: KvOrder::LayerMajor, ..layout.clone() }, 16, false));
         let half = KvLayout { dtype: KvDtype::F16, ..layout.clone() };
         assert_ne!(same, compat("a", &half, 16, false));
         assert_ne!(same, compat("a", &layout, 16, true), "both must allow it");

@@ -20,12 +20,13 @@ use crate::fault::{FaultReporter, Faults, faults};
 use crate::hand_off::Identity;
 use crate::http_front::HttpFront;
 use crate::inbox::{Inbox, inbox};
+use crate::metrics::StepMetrics;
 use crate::model_loading::{self, Loaded};
 use crate::random;
 use crate::runner_thread::RunnerThread;
 use crate::side_channel::{Door, SideChannel};
 use crate::timeline::{Timeline, UnitSize};
-use crate::transfer_link::{self, TransferLink};
+use crate::transfer_link::{self, Posting, TransferLink};
 
 /// Requests that are being read and tokenised, beyond those that the engine holds.
 const READING_REQUESTS: usize = 256;
@@ -179,9 +180,12 @@ async fn start(
     let unit_bytes = loaded.layout.token_bytes() * config.unit_tokens() as usize;
     let unit = UnitSize { bytes: unit_bytes, ranks: loaded.layout.ranks };
     let (inbox, items) = inbox(runtime::Handle::current());
+    let posting = if config.inline_post { Posting::InLoop } else { Posting::InBackground };
+    let steps = Arc::new(StepMetrics::default());
     let links = Links {
-        runner: RunnerThread::spawn(loaded.runner, inbox.clone(), reporter).map_err(ServerError::Thread)?,
-        transfer: TransferLink::spawn(transport, pool, inbox.clone())?,
+        runner: RunnerThread::spawn(loaded.runner, inbox.clone(), steps.clone(), reporter)
+            .map_err(ServerError::Thread)?,
+        transfer: TransferLink::spawn(transport, pool, inbox.clone(), posting)?,
         side_channel: SideChannel::start(
             side_channel,
             door,
@@ -197,6 +201,7 @@ async fn start(
         retain_ttl: (config.retain_ttl_ms > 0).then(|| Duration::from_millis(config.retain_ttl_ms)),
         token_bytes: loaded.layout.block_bytes() / config.block_tokens as usize,
         inbox,
+        steps,
         vocab: loaded.vocab,
         eos: loaded.eos,
         text: Arc::new(loaded.text),
@@ -238,6 +243,8 @@ fn core_config(
         reuse_threshold: config.reuse_threshold as usize,
         on_lost_kv: config.on_lost_kv.into(),
         kv_timeout: Duration::from_millis(config.kv_timeout_ms),
+        hold_first_token: config.hold_first_token,
+        push_at_end: config.push_at_end,
         model: loaded.fingerprint.clone(),
         ..defaults
     }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use baton_proto::{Input, Output};
 use baton_transport::{
@@ -67,13 +68,29 @@ pub(crate) fn open(
     Ok(transport)
 }
 
-/// The engine thread's hold on the transfer thread. No call waits.
+/// How long the engine's loop waits for a post, where it waits at all. The transfer thread may itself wait for a place in the
+/// loop's inbox, so there has to be an end.
+const POSTING_LIMIT: Duration = Duration::from_secs(1);
+
+/// Who sets up what is read from peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Posting {
+    InBackground,
+    /// The engine's loop, before its next step, as engines do whose scheduler posts: a baseline to measure. It waits while the
+    /// transfer thread posts, so what is measured is the waiting, on the same code.
+    InLoop,
+}
+
+/// The engine thread's hold on the transfer thread. No call waits, but for [`Posting::InLoop`].
 #[derive(Debug)]
 pub(crate) struct TransferLink {
     thread: TransferHandle,
     /// Paths whose removal did not find a place among the thread's commands. Nothing else may stand for it:
     /// the fence has to come from the transport (I3).
     removals: VecDeque<EngineId>,
+    posting: Posting,
+    /// Reads to be posted before the next step.
+    reads: Vec<(baton_proto::PostId, KvPost)>,
     /// What each transfer's peer may do, in as many parts as it was said in.
     permits: BTreeMap<(EngineId, TransferId), Vec<PermitId>>,
     next_permit: u64,
@@ -84,11 +101,18 @@ impl TransferLink {
     ///
     /// # Errors
     /// If the transport does not take the pool.
-    pub fn spawn(transport: Box<dyn Transport>, pool: KvPool, inbox: Inbox) -> Result<Self, TransportError> {
+    pub fn spawn(
+        transport: Box<dyn Transport>,
+        pool: KvPool,
+        inbox: Inbox,
+        posting: Posting,
+    ) -> Result<Self, TransportError> {
         let sink = move |event| inbox.send_blocking(baton_engine::Input::Proto(input_of(event)));
         Ok(Self {
             thread: TransferThread::spawn(transport, pool, sink)?,
             removals: VecDeque::new(),
+            posting,
+            reads: Vec::new(),
             permits: BTreeMap::new(),
             next_permit: 0,
         })
@@ -131,10 +155,26 @@ impl TransferLink {
                     pairs,
                     notify,
                 };
+                if (self.posting, kv_post.direction) == (Posting::InLoop, Direction::Read) {
+                    self.reads.push((post, kv_post));
+                    return None;
+                }
                 full(self.thread.post(kv_post)).then_some(Input::Moved { post, ok: false })
             }
             other => unreachable!("not for the transport: {other:?}"),
         }
+    }
+
+    /// Posts the reads that wait for the loop, and waits until they are posted; gives those that found no place.
+    ///
+    /// # Panics
+    /// As [`TransferLink::obey`].
+    pub fn post_reads(&mut self) -> Vec<Input> {
+        let posted = self.reads.drain(..).filter_map(|(post, kv_post)| {
+            let refused = full(self.thread.post_and_wait(kv_post, POSTING_LIMIT));
+            refused.then_some(Input::Moved { post, ok: false })
+        });
+        posted.collect()
     }
 
     fn permit(

@@ -11,7 +11,8 @@ use crate::depth::Depth;
 use crate::front::Line;
 
 /// The one model of every simulated engine.
-pub(crate) const MODEL: EmulatedModel = EmulatedModel { vocab: 32_000, first_token: 256, weights_seed: 11 };
+pub(crate) const MODEL: EmulatedModel =
+    EmulatedModel { vocab: 32_000, first_token: 256, weights_seed: 11, reads_every: 1 };
 /// The name by which clients ask for it.
 pub(crate) const MODEL_NAME: &str = "emulated";
 

@@ -1,10 +1,10 @@
 //! How units of two KV pools lie in memory, and which runs of bytes move between them.
 //!
 //! Two engines may cut their pools into blocks of different sizes, and the heads over different numbers of ranks. What
-//! both have whole is moved whole: a block of a rank if both are equal; where ranks differ, a group of heads of a block; where
-//! the blocks differ, or units of one are left out, one head of one unit.
+//! both have whole is moved whole: a block of a rank if both are equal; where ranks differ, or layers lie apart, a group of
+//! heads of a block; where the blocks differ, or units of one are left out, one head of one unit.
 
-use baton_types::{EngineId, KvLayout, PoolShape, UnitId};
+use baton_types::{EngineId, KvLayout, KvOrder, PoolShape, UnitId};
 
 use crate::convert::Conversion;
 use crate::transport::{Descriptor, Direction, ListId, MAX_PAIRS, PostId, TransportError};
@@ -35,7 +35,7 @@ pub struct KvPost {
 /// What one entry of a list covers, and in which order they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Grain {
-    /// A block of a rank: `[rank][block]`.
+    /// A block of a rank, where that is one run: `[rank][block]`.
     Block,
     /// So many heads of a block's K or V in one layer: `[rank][block][layer][k, v][group]`.
     Heads(u32),
@@ -104,9 +104,18 @@ impl KvPool {
             as u64
     }
 
+    /// A whole block of a rank, in a pool that is block-major.
     fn block(&self, rank: u32, block: u32) -> Descriptor {
         let offset = self.head_run(block, 0, rank * self.rank_heads());
         Descriptor { offset, len: self.layout.rank_block_bytes() as u32 }
+    }
+
+    /// How whole blocks of a rank are cut.
+    pub(crate) fn whole_grain(&self) -> Grain {
+        match self.layout.order {
+            KvOrder::BlockMajor => Grain::Block,
+            KvOrder::LayerMajor => Grain::Heads(self.rank_heads()),
+        }
     }
 
     fn unit_run(&self, unit: u32, part: u32, kv_head: u32) -> Descriptor {
@@ -184,11 +193,28 @@ impl KvPool {
     /// The memory of some units: of whole blocks where all units of a block are there, one after another.
     pub(crate) fn ranges(&self, units: &[UnitId]) -> Result<Vec<Descriptor>, TransportError> {
         let pairs: Vec<_> = units.iter().map(|&unit| (unit, unit)).collect();
-        let [blocks, rest] = whole_blocks(self, self, &pairs)?;
-        let ranks = self.layout.ranks;
-        let of_blocks =
-            blocks.iter().flat_map(|&(block, _)| (0..ranks).map(move |rank| self.block(rank, block)));
-        Ok(of_blocks.chain(rest.iter().flat_map(|&(unit, _)| self.unit_runs(unit))).collect())
+        let [mut blocks, rest] = whole_blocks(self, self, &pairs)?;
+        // In the order of memory, so that neighbours make one range, whatever the order of the sequence.
+        blocks.sort_unstable();
+        let ranks = 0..self.layout.ranks;
+        let of_units = rest.iter().flat_map(|&(unit, _)| self.unit_runs(unit));
+        let len = self.layout.part_bytes() as u32;
+        let of_blocks: Vec<Descriptor> = match self.layout.order {
+            KvOrder::BlockMajor => {
+                let of_block = |&(block, _)| ranks.clone().map(move |rank| self.block(rank, block));
+                blocks.iter().flat_map(of_block).collect()
+            }
+            // Part by part: neighbours among the blocks are neighbours in memory.
+            KvOrder::LayerMajor => {
+                let parts = ranks.flat_map(|rank| (0..self.parts()).map(move |part| (rank, part)));
+                let of_part = |(rank, part)| {
+                    let offset = move |block| self.head_run(block, part, rank * self.rank_heads());
+                    blocks.iter().map(move |&(block, _)| Descriptor { offset: offset(block), len })
+                };
+                parts.flat_map(of_part).collect()
+            }
+        };
+        Ok(of_blocks.into_iter().chain(of_units).collect())
     }
 }
 
@@ -244,9 +270,10 @@ impl Route {
     /// How posts between two pools are cut: whole blocks if there are any of one size; and units, where they may be less.
     pub fn grains(&self, ours: &KvPool) -> Vec<Grain> {
         let (our_ranks, their_ranks) = (ours.layout.ranks, self.pool.layout.ranks);
+        let shared_heads = ours.layout.kv_heads / our_ranks.max(their_ranks);
         let blocks = match our_ranks == their_ranks {
-            true => Grain::Block,
-            false => Grain::Heads(ours.layout.kv_heads / our_ranks.max(their_ranks)),
+            true => ours.whole_grain(),
+            false => Grain::Heads(shared_heads),
         };
         match (ours.block_units == self.pool.block_units, ours.block_units) {
             (true, 1) => vec![blocks],

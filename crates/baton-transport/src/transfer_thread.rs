@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -16,10 +16,19 @@ use crate::transport::{Direction, Event, ListId, Post, PostId, Transport, Transp
 
 #[derive(Debug)]
 enum Command {
-    AddPeer { peer: EngineId, metadata: Vec<u8>, shape: PoolShape },
+    AddPeer {
+        peer: EngineId,
+        metadata: Vec<u8>,
+        shape: PoolShape,
+    },
     RemovePeer(EngineId),
-    Post(KvPost),
+    /// Whoever waits until it is posted hears of it by the end of the channel.
+    Post(KvPost, Option<Sender<Posted>>),
 }
+
+/// Is never said: the end of the channel is the word.
+#[derive(Debug)]
+enum Posted {}
 
 /// Commands that may wait for the thread.
 const MAX_COMMANDS: usize = 4096;
@@ -28,7 +37,7 @@ const MAX_COMMANDS_AT_ONCE: usize = 64;
 /// Nothing depends on it: whatever happens wakes the thread.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Gives the thread its commands. No call waits: what comes of a command is an [`Event`] in the sink. The
+/// Gives the thread its commands. No call but one waits: what comes of a command is an [`Event`] in the sink. The
 /// error of such a call means that the command was not taken, because too many wait or the thread has ended.
 /// Dropping it stops the thread.
 #[derive(Debug)]
@@ -61,7 +70,18 @@ impl TransferHandle {
 
     /// [`Event::Done`] or [`Event::Failed`], exactly once.
     pub fn post(&self, post: KvPost) -> Result<(), TransportError> {
-        self.send(Command::Post(post))
+        self.send(Command::Post(post, None))
+    }
+
+    /// The same, and waits until it is posted, for `limit` at most: all that the transport can do for it without waiting for
+    /// anybody is done, and so it is for what was posted before. Where the initiator copies (`memory`, `shm`, and NIXL
+    /// within a host) the bytes are in place then; elsewhere they are asked for, or on their way.
+    pub fn post_and_wait(&self, post: KvPost, limit: Duration) -> Result<(), TransportError> {
+        let (posted, wait) = channel();
+        self.send(Command::Post(post, Some(posted)))?;
+        // Posted, or not in time; what is wrong with it comes as an event.
+        let _ = wait.recv_timeout(limit);
+        Ok(())
     }
 
     /// Lets the peer read, or write, these units of our pool. Unlike the other calls it has effect when it
@@ -73,6 +93,10 @@ impl TransferHandle {
         access: Access,
         units: &[UnitId],
     ) -> Result<(), TransportError> {
+        if !self.permits.is_enforced() {
+            // Nobody would ask. The caller is an engine's loop, and a pool in many parts has many ranges.
+            return Ok(());
+        }
         self.permits.permit(peer, id, access, self.pool.ranges(units)?)
     }
 
@@ -121,6 +145,8 @@ pub struct TransferThread<F> {
     /// Posts in flight, by the number that the transport knows the part by that it moves.
     moving: BTreeMap<PostId, Moving>,
     next_part: u64,
+    /// Those who wait until their posts are posted.
+    waiting: Vec<Sender<Posted>>,
 }
 
 /// A post that takes several of the transport, one after another, if it has more pairs than one of those may have.
@@ -143,7 +169,8 @@ impl<F: Fn(Event) + Send + 'static> TransferThread<F> {
         sink: F,
     ) -> Result<TransferHandle, TransportError> {
         // Most peers need it, and it shows that the pool is inside the region.
-        let blocks = transport.prepare_local(&pool.descriptors(Grain::Block)?)?;
+        let grain = pool.whole_grain();
+        let blocks = transport.prepare_local(&pool.descriptors(grain)?)?;
         let (sender, commands) = sync_channel(MAX_COMMANDS);
         let (waker, stop) = (transport.waker(), Arc::new(AtomicBool::new(false)));
         let permits = transport.permits().clone();
@@ -153,10 +180,11 @@ impl<F: Fn(Event) + Send + 'static> TransferThread<F> {
             commands,
             stop: stop.clone(),
             pool: pool.clone(),
-            locals: BTreeMap::from([(Grain::Block, blocks)]),
+            locals: BTreeMap::from([(grain, blocks)]),
             peers: BTreeMap::new(),
             moving: BTreeMap::new(),
             next_part: 0,
+            waiting: Vec::new(),
         };
         let thread = thread::Builder::new()
             .name("baton-transfer".to_owned())
@@ -174,6 +202,9 @@ impl<F: Fn(Event) + Send + 'static> TransferThread<F> {
             events.drain(..).for_each(|event| self.report(event));
             // The next part of a post begins with the next poll.
             let more = more || self.next_part != parts;
+            if !more {
+                self.waiting.clear();
+            }
             // A command sent since the last sleep has rung the waker; only those left over from before it
             // have not.
             if !more && taken < MAX_COMMANDS_AT_ONCE {
@@ -192,7 +223,8 @@ impl<F: Fn(Event) + Send + 'static> TransferThread<F> {
                     }
                 }
                 Ok(Command::RemovePeer(peer)) => self.transport.remove_peer(&peer),
-                Ok(Command::Post(post)) => {
+                Ok(Command::Post(post, posted)) => {
+                    self.waiting.extend(posted);
                     let id = post.id;
                     if let Err(error) = self.post(post) {
                         (self.sink)(Event::Failed(id, error));
@@ -303,7 +335,7 @@ impl<F: Fn(Event) + Send + 'static> TransferThread<F> {
         self.transport.poll(&mut events);
         events.into_iter().for_each(|event| self.report(event));
         for command in self.commands.try_iter() {
-            if let Command::Post(post) = command {
+            if let Command::Post(post, _) = command {
                 (self.sink)(Event::Failed(post.id, TransportError::PeerGone(post.peer)));
             }
         }

@@ -29,6 +29,7 @@ struct Model {
     head_dim: u32,
     unit_tokens: u32,
     units: u32,
+    order: KvOrder,
 }
 
 struct Side {
@@ -46,10 +47,9 @@ struct Side {
 impl Side {
     fn new(name: &str, model: Model, shape: Shape, hub: Option<&Arc<MemoryHub>>) -> Self {
         let id = EngineId::new(EngineName::new(name).unwrap(), 1);
-        let Model { layers, kv_heads, head_dim, unit_tokens, units } = model;
+        let Model { layers, kv_heads, head_dim, unit_tokens, units, order } = model;
         let Shape { block_units, ranks, dtype } = shape;
         let block_tokens = unit_tokens * block_units;
-        let order = KvOrder::BlockMajor;
         let layout = KvLayout { layers, kv_heads, head_dim, dtype, block_tokens, ranks, order };
         let blocks = units.div_ceil(block_units);
         let bytes = blocks as usize * layout.block_bytes();
@@ -242,10 +242,11 @@ proptest! {
         unit_tokens in 1u32..4,
         pairs in pairs(),
         writes in any::<bool>(),
+        order in prop_oneof![Just(KvOrder::BlockMajor), Just(KvOrder::LayerMajor)],
         over_memory in any::<bool>(),
     ) {
         // 24 units are whole blocks of 1 to 4 units.
-        let model = Model { layers, kv_heads, head_dim: 4, unit_tokens, units: 24 };
+        let model = Model { layers, kv_heads, head_dim: 4, unit_tokens, units: 24, order };
         let hub = MemoryHub::new();
         let (a, b) = meet(model, shapes, over_memory.then_some(&hub));
         let direction = if writes { Direction::Write } else { Direction::Read };
@@ -258,11 +259,16 @@ proptest! {
 /// More runs than one post of the transport takes, of blocks and of units: one event, one notification, after every byte.
 #[test]
 fn a_post_that_has_to_be_split_ends_once() {
-    let model = Model { layers: 16, kv_heads: 8, head_dim: 2, unit_tokens: 1, units: 150 };
     let shape = |block_units, ranks| Shape { block_units, ranks, dtype: KvDtype::F32 };
-    let all = |skip| (skip..150).map(|i| (UnitId(i), UnitId(i))).collect::<Vec<_>>();
-    for (ours, theirs) in [(shape(1, 1), shape(3, 1)), (shape(2, 2), shape(2, 1)), (shape(1, 8), shape(1, 1))]
-    {
+    let (by_block, by_layer) = (KvOrder::BlockMajor, KvOrder::LayerMajor);
+    for (ours, theirs, order, layers, units) in [
+        (shape(1, 1), shape(3, 1), by_block, 16, 150),
+        (shape(2, 2), shape(2, 1), by_block, 16, 150),
+        (shape(1, 8), shape(1, 1), by_block, 16, 150),
+        (shape(1, 1), shape(1, 1), by_layer, 80, 120),
+    ] {
+        let model = Model { layers, kv_heads: 8, head_dim: 2, unit_tokens: 1, units, order };
+        let all = |skip| (skip..units).map(|i| (UnitId(i), UnitId(i))).collect::<Vec<_>>();
         let (a, b) = meet(model, (ours, theirs), None);
         for (direction, ranks) in [(Direction::Write, (0, 0)), (Direction::Read, (ours.ranks - 1, 0))] {
             check(&a, &b, direction, ranks, &all(1));
@@ -273,7 +279,8 @@ fn a_post_that_has_to_be_split_ends_once() {
 
 #[test]
 fn ranks_and_units_that_are_not_there_or_share_no_head_are_refused() {
-    let model = Model { layers: 1, kv_heads: 4, head_dim: 4, unit_tokens: 4, units: 8 };
+    let order = KvOrder::BlockMajor;
+    let model = Model { layers: 1, kv_heads: 4, head_dim: 4, unit_tokens: 4, units: 8, order };
     let shape = |ranks| Shape { block_units: 2, ranks, dtype: KvDtype::F32 };
     let (a, b) = meet(model, (shape(4), shape(2)), None);
     let ask = |ranks, pair: (u32, u32)| {

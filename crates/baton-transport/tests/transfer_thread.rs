@@ -31,16 +31,17 @@ struct Side {
     metadata: Vec<u8>,
     handle: TransferHandle,
     events: Receiver<Event>,
+    is_tcp: bool,
 }
 
 impl Side {
     fn new(id: EngineId, mut transport: Box<dyn Transport>, region: Arc<dyn MemoryRegion>) -> Self {
         transport.register(region.clone()).unwrap();
-        let metadata = transport.metadata();
+        let (metadata, is_tcp) = (transport.metadata(), transport.name() == "tcp");
         let (sender, events) = channel();
         let handle =
             TransferThread::spawn(transport, pool(), move |event| sender.send(event).unwrap()).unwrap();
-        Self { id, region, metadata, handle, events }
+        Self { id, region, metadata, handle, events, is_tcp }
     }
 
     fn memory(name: &str, hub: &Arc<MemoryHub>) -> Self {
@@ -119,6 +120,32 @@ fn blocks_move_and_the_other_side_hears_of_it() {
         a.handle.post(post(2, &b, Direction::Read, &[(0, 63)], None)).unwrap();
         assert_eq!([a.next(), a.next()], [Event::Done(PostId(1)), Event::Done(PostId(2))]);
         assert_eq!(a.ends_of(0), (9, 9));
+    }
+}
+
+#[test]
+fn whoever_waits_for_a_post_finds_it_posted() {
+    for (a, b) in pairs_of_sides() {
+        a.add(&b);
+        b.add(&a);
+        b.fill(63, 9);
+        // The way to the peer is open.
+        a.handle.post(post(1, &b, Direction::Read, &[(1, 63)], None)).unwrap();
+        assert_eq!(a.next(), Event::Done(PostId(1)));
+        let began = Instant::now();
+        let limit = Duration::from_secs(60);
+        let all: Vec<(u32, u32)> = (0..BLOCKS).map(|i| (i, 63 - i)).collect();
+        a.handle.post_and_wait(post(2, &b, Direction::Read, &all, None), limit).unwrap();
+        assert!(began.elapsed() < limit, "it is told");
+        if !a.is_tcp {
+            // Whoever copies by himself has copied.
+            assert_eq!(a.ends_of(0), (9, 9));
+            assert_eq!(a.events.try_recv(), Ok(Event::Done(PostId(2))));
+        }
+        a.handle.post_and_wait(post(3, &b, Direction::Read, &[(99, 0)], None), limit).unwrap();
+        let failed = Event::Failed(PostId(3), TransportError::OutOfBounds);
+        assert!((0..2).any(|_| a.next() == failed), "an error is an event here too");
+        assert!(began.elapsed() < limit);
     }
 }
 

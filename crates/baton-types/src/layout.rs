@@ -30,6 +30,9 @@ pub enum KvOrder {
     /// [`KvLayout::rank_block_bytes`] in the memory of each rank.
     #[default]
     BlockMajor,
+    /// `[rank][layer][k, v][block][kv_head of the rank][token][head_dim]`: a block is `2 x layers` runs of
+    /// [`KvLayout::part_bytes`] in the memory of each rank. As others lay KV out; kept to be measured beside.
+    LayerMajor,
 }
 
 /// The geometry of a KV pool. Two engines may exchange KV if their layouts differ in nothing but block size, ranks and, where
@@ -70,6 +73,19 @@ impl KvLayout {
         self.block_bytes() / self.ranks as usize
     }
 
+    /// Bytes of K, or of V, of one layer of one block in the memory of one rank; contiguous in every order.
+    pub fn part_bytes(&self) -> usize {
+        self.rank_heads() * self.head_run_bytes()
+    }
+
+    /// From any byte of a block to the same byte of the next one.
+    pub fn block_stride(&self) -> usize {
+        match self.order {
+            KvOrder::BlockMajor => self.rank_block_bytes(),
+            KvOrder::LayerMajor => self.part_bytes(),
+        }
+    }
+
     /// KV heads of one rank.
     pub fn rank_heads(&self) -> usize {
         (self.kv_heads / self.ranks) as usize
@@ -91,8 +107,15 @@ impl KvLayout {
     ) -> usize {
         let heads = self.rank_heads();
         let (rank, head) = (kv_head / heads, kv_head % heads);
-        (rank * num_blocks + block) * self.rank_block_bytes()
-            + ((layer * 2 + is_v) * heads + head) * self.head_run_bytes()
+        let part = layer * 2 + is_v;
+        let part_start = match self.order {
+            KvOrder::BlockMajor => part * self.part_bytes(),
+            KvOrder::LayerMajor => part * num_blocks * self.part_bytes(),
+        };
+        rank * num_blocks * self.rank_block_bytes()
+            + part_start
+            + block * self.block_stride()
+            + head * self.head_run_bytes()
     }
 }
 
@@ -135,6 +158,26 @@ mod tests {
             for rank in 0..ranks as usize {
                 for block in 0..5 {
                     for (layer, is_v) in (0..3).flat_map(|layer| [(layer, 0), (layer, 1)]) {
+                        for head in 0..layout.rank_heads() {
+                            let head = rank * layout.rank_heads() + head;
+                            assert_eq!(layout.head_run_offset(5, block, layer, is_v, head), next);
+                            next += layout.head_run_bytes();
+                        }
+                    }
+                }
+            }
+            assert_eq!(next, 5 * layout.block_bytes());
+        }
+    }
+
+    #[test]
+    fn layer_by_layer_the_runs_tile_the_pool_as_well() {
+        for ranks in [1, 2, 4] {
+            let layout = KvLayout { order: KvOrder::LayerMajor, ..layout(ranks) };
+            let mut next = 0;
+            for rank in 0..ranks as usize {
+                for (layer, is_v) in (0..3).flat_map(|layer| [(layer, 0), (layer, 1)]) {
+                    for block in 0..5 {
                         for head in 0..layout.rank_heads() {
                             let head = rank * layout.rank_heads() + head;
                             assert_eq!(layout.head_run_offset(5, block, layer, is_v, head), next);

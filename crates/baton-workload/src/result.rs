@@ -20,7 +20,7 @@ pub use comparison::{Comparison, Ratio};
 pub use conditions::{CacheState, Client, Conditions, EngineConditions, Host, System};
 pub use point::{ClientLoad, Counts, Goodput, Load, Point, Slo, Throughput};
 pub use request_record::{Ending, RequestRecord};
-pub use scrape::{Gauge, Scrape};
+pub use scrape::{Gauge, Histogram, Scrape};
 pub use summary::{Estimate, Summary};
 pub use warning::{Warning, WarningKind};
 

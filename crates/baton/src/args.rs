@@ -20,7 +20,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use bench::{ApiName, ArrivalsName, BenchArgs, BenchCommand, CompareArgs, MeasuringArgs};
 pub use chat::ChatArgs;
-pub use engine::{EngineArgs, KvType, LostKv, Precision, TransportKind};
+pub use engine::{EngineArgs, KvOrderName, KvType, LostKv, Precision, TransportKind};
 pub use nixl::{NixlArgs, NixlCommand};
 pub use report::{ReportArgs, ReportFormat};
 pub use route::RouteArgs;

@@ -3,13 +3,16 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use baton_model::EmulatedModel;
 use baton_server::{
     CheckpointChoice, EmulatedChoice, ModelChoice, NixlChoice, PeerSecret, PeerTlsConfig, Server,
     ServerConfig, SideChannelConfig, TcpChoice, TraceConfig,
 };
-use baton_types::KvDtype;
+use baton_types::{KvDtype, KvOrder};
 
-use crate::args::{ByteSize, EngineArgs, KvType, LostKv, Precision, ServeArgs, TransportKind, value_name};
+use crate::args::{
+    ByteSize, EngineArgs, KvOrderName, KvType, LostKv, Precision, ServeArgs, TransportKind, value_name,
+};
 use crate::{descriptors, model, nixl, signals, up};
 
 /// Holds the secret itself. No flag does: arguments are for every user of the machine to read.
@@ -18,9 +21,11 @@ pub const PEER_SECRET: &str = "BATON_PEER_SECRET";
 /// # Errors
 /// If the engine cannot start, or a fault ends it.
 pub async fn serve(args: &ServeArgs) -> Result<ExitCode> {
+    let mut config = config(args);
+    // Before a model is fetched in vain.
+    config.validate()?;
     // Nothing else runs yet that a download could hold up, and until it is done Ctrl-C ends the process by itself.
     model::fetch_all(&args.engine)?;
-    let mut config = config(args);
     config.side_channel.secret = peer_secret(&args.engine)?;
     // HTTP and side channel leave half of the descriptors to everything else.
     let most = u32::try_from(descriptors::raise_limit() / 4).unwrap_or(u32::MAX).max(1);
@@ -59,7 +64,10 @@ fn model_choice(engine: &EngineArgs) -> ModelChoice {
         return ModelChoice::Emulated(EmulatedChoice {
             profile: engine.emulated_profile.clone(),
             tokenizer: engine.emulated_tokenizer.clone(),
-            ..EmulatedChoice::default()
+            model: EmulatedModel { reads_every: engine.emulated_reads_every, ..EmulatedModel::default() },
+            layers: engine.emulated_layers,
+            kv_heads: engine.emulated_heads,
+            head_dim: engine.emulated_head_dim,
         });
     }
     ModelChoice::Checkpoint(CheckpointChoice {
@@ -97,6 +105,10 @@ fn config(args: &ServeArgs) -> ServerConfig {
             KvType::Bf16 => KvDtype::Bf16,
         },
         kv_convert: engine.kv_convert,
+        kv_layout: match engine.kv_layout {
+            KvOrderName::BlockMajor => KvOrder::BlockMajor,
+            KvOrderName::LayerMajor => KvOrder::LayerMajor,
+        },
         max_model_len: engine.max_model_len,
         max_num_seqs: engine.max_num_seqs,
         max_waiting: engine.max_waiting,
@@ -119,6 +131,9 @@ fn config(args: &ServeArgs) -> ServerConfig {
                 TransportKind::Shm | TransportKind::Tcp => None,
             },
         },
+        inline_post: engine.inline_post,
+        push_at_end: engine.push_at_end,
+        hold_first_token: engine.hold_first_token,
         prefix_cache: !engine.no_prefix_cache,
         retain_ttl_ms: engine.retain_ttl.ms(),
         retain_max: engine.retain_max,
@@ -178,6 +193,14 @@ mod tests {
             "--kv-ranks=4",
             "--kv-dtype=bf16",
             "--kv-convert",
+            "--kv-layout=layer-major",
+            "--inline-post",
+            "--push-at-end",
+            "--hold-first-token",
+            "--emulated-layers=80",
+            "--emulated-heads=1",
+            "--emulated-head-dim=32",
+            "--emulated-reads-every=64",
             "--retain-ttl=8m",
             "--retain-max=0.25",
             "--retain-renewable",
@@ -197,7 +220,20 @@ mod tests {
         assert_eq!(config.on_lost_kv, baton_server::LostKv::Fail);
         assert_eq!((config.lease_ms, config.heartbeat_ms), (9_000, 3_000));
         assert_eq!(config.side_channel.advertised_host.as_deref(), Some("engine-7"));
-        assert!(matches!(config.model, ModelChoice::Emulated(choice) if choice.profile == "instant"));
+        assert_eq!(config.kv_layout, KvOrder::LayerMajor);
+        assert!(config.inline_post && config.push_at_end && config.hold_first_token);
+        let ModelChoice::Emulated(choice) = config.model else { panic!("{:?}", config.model) };
+        assert_eq!((choice.profile.as_str(), choice.model.reads_every), ("instant", 64));
+        assert_eq!((choice.layers, choice.kv_heads, choice.head_dim), (80, 1, 32));
+    }
+
+    #[test]
+    fn a_baseline_is_refused_for_a_real_model() {
+        for flag in ["--kv-layout=layer-major", "--inline-post", "--push-at-end"] {
+            of(&["--model=emulated", flag]).validate().unwrap();
+            let refused = of(&["--model=smollm2", flag]).validate().unwrap_err().to_string();
+            assert!(refused.contains("a baseline to measure with the emulated model"), "{refused}");
+        }
     }
 
     #[test]

@@ -108,7 +108,7 @@ impl Digest {
         self.sum = self.sum.wrapping_add(fold(a ^ self.lane, b ^ self.lane.rotate_left(32) ^ KEYS[0]));
     }
 
-    pub(super) fn end(self) -> u64 {
+    pub(super) fn end(&self) -> u64 {
         fold(self.sum ^ self.key ^ KEYS[3], KEYS[2])
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use baton_workload::result::{Gauge, Scrape};
+use baton_workload::result::{Gauge, Histogram, Scrape};
 
 use crate::chart::{Axis, Chart, Kind, Line, Unit, rounded};
 use crate::compose::distributions::load_choice;
@@ -58,6 +58,8 @@ pub fn section(study: &Study) -> Option<Section> {
     section.tables.push(counted(study, &scraped));
     gauge_chart(study, &scraped, &mut section);
     section.tables.push(gauges(study, &scraped));
+    section.tables.extend(stalls(study, &scraped));
+    section.tables.push(histograms(study, &scraped));
     section.tables.push(counters(study, &scraped));
     Some(section)
 }
@@ -212,6 +214,73 @@ fn gauges(study: &Study, scraped: &[&Measurement]) -> Table {
 
 /// A table of more rows is not read, and slows the page down.
 const MOST_ROWS: usize = 2000;
+
+/// What an engine's loop takes between two steps, in seconds.
+const BETWEEN_STEPS: &str = "baton_between_steps_seconds";
+
+/// What running sequences wait for their engine's loop. None if no server tells.
+fn stalls(study: &Study, scraped: &[&Measurement]) -> Option<Table> {
+    let mut columns = first_columns();
+    columns.push(Column::text("Engine", "target"));
+    columns.extend([Column::number("Mean, ms", "mean_ms"), Column::number("p50, ms", "p50_ms")]);
+    columns.extend([Column::number("p99, ms", "p99_ms"), Column::number("In all, ms", "sum_ms")]);
+    let mut rows = Vec::new();
+    for measured in scraped {
+        for scrape in scrapes(measured) {
+            let Some(between) = scrape.histograms.get(BETWEEN_STEPS) else { continue };
+            let sum = between.mean * between.count as f64;
+            let ms = [between.mean, between.p50, between.p99, sum].map(|seconds| seconds * 1e3);
+            let mut cells = first_cells(study, measured);
+            cells.push(Cell::text(&scrape.target));
+            cells.extend(ms.map(|ms| Cell::number(figures::number(ms), ms)));
+            rows.push(Row { cells, series: Some(measured.series) });
+        }
+    }
+    rows.truncate(MOST_ROWS);
+    (!rows.is_empty()).then(|| Table {
+        id: "servers-stalls".to_owned(),
+        caption: "Between a step's end and the next one's beginning, while sequences run; each round"
+            .to_owned(),
+        columns,
+        rows,
+        folded: false,
+    })
+}
+
+fn histograms(study: &Study, scraped: &[&Measurement]) -> Table {
+    let mut columns = first_columns();
+    columns.extend([Column::text("Server", "target"), Column::text("Metric", "metric")]);
+    columns.extend([Column::number("Samples", "count"), Column::number("Mean", "mean")]);
+    columns.extend([
+        Column::number("p50", "p50"),
+        Column::number("p90", "p90"),
+        Column::number("p99", "p99"),
+    ]);
+    let mut rows = Vec::new();
+    for measured in scraped {
+        for scrape in scrapes(measured) {
+            for (key, histogram) in &scrape.histograms {
+                let Histogram { count, mean, p50, p90, p99 } = *histogram;
+                let mut cells = first_cells(study, measured);
+                cells.extend([Cell::text(&scrape.target), Cell::text(key)]);
+                cells.extend(
+                    [count as f64, mean, p50, p90, p99]
+                        .map(|value| Cell::number(figures::number(value), value)),
+                );
+                rows.push(Row { cells, series: Some(measured.series) });
+            }
+        }
+    }
+    rows.truncate(MOST_ROWS);
+    Table {
+        id: "servers-histograms-table".to_owned(),
+        caption: "All histograms, in their own units; percentiles are as exact as the buckets are narrow"
+            .to_owned(),
+        columns,
+        rows,
+        folded: true,
+    }
+}
 
 fn counters(study: &Study, scraped: &[&Measurement]) -> Table {
     let mut columns = first_columns();

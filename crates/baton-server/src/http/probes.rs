@@ -54,6 +54,9 @@ async fn engine_info(app: &App) -> Result<EngineInfo, ApiError> {
 pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response {
     let mut page = Page::default();
     app.metrics.write(&mut page);
+    if let Ok(serving) = app.serving() {
+        serving.steps.write(&mut page);
+    }
     if let Ok(serving) = app.serving()
         && let Ok(snapshot) = snapshot(serving).await
     {

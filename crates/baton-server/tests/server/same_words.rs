@@ -1,6 +1,7 @@
-//! I7 in one process over `memory`: alone, pull and push give the same tokens, bit for bit, whatever is in the prefix caches.
+//! I7 in one process: alone, pull and push give the same tokens, bit for bit, whatever is in the prefix caches.
 
 use baton_server::{CheckpointChoice, ModelChoice, Precision, ServerConfig, TransportKind};
+use baton_types::KvOrder;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
@@ -13,15 +14,9 @@ const LENGTHS: [u32; 30] = [
     511, 512, 513, 1000, 2000,
 ];
 
-async fn assert_same_words(model: ModelChoice, kv_memory_bytes: u64) {
-    let make = |step_tokens| ServerConfig {
-        model: model.clone(),
-        threads: Some(1),
-        kv_memory_bytes: Some(kv_memory_bytes),
-        max_model_len: Some(4096),
-        step_tokens,
-        ..config(TransportKind::Memory)
-    };
+async fn assert_same_words(base: impl Fn() -> ServerConfig) {
+    let make =
+        |step_tokens| ServerConfig { threads: Some(1), max_model_len: Some(4096), step_tokens, ..base() };
     let alone = TestServer::start(make(512)).await;
     // Other chunks on each side: they may not matter.
     let (prefill, decode) = (TestServer::start(make(256)).await, TestServer::start(make(128)).await);
@@ -52,11 +47,39 @@ async fn assert_same_words(model: ModelChoice, kv_memory_bytes: u64) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_the_emulated_model() {
-    assert_same_words(emulated("instant"), 64 << 20).await;
+    assert_same_words(|| ServerConfig {
+        model: emulated("instant"),
+        kv_memory_bytes: Some(64 << 20),
+        ..config(TransportKind::Memory)
+    })
+    .await;
+}
+
+/// What is there to be measured beside moves the same KV: layer by layer, posted by decode's loop, written at the end.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_the_baselines_over_every_transport() {
+    for transport in [TransportKind::Memory, TransportKind::Shm, TransportKind::Tcp] {
+        assert_same_words(|| ServerConfig {
+            model: emulated("instant"),
+            kv_memory_bytes: Some(64 << 20),
+            kv_layout: KvOrder::LayerMajor,
+            inline_post: true,
+            push_at_end: true,
+            hold_first_token: true,
+            ..config(transport)
+        })
+        .await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_smollm2() {
     let choice = CheckpointChoice { source: "smollm2".to_owned(), precision: Precision::Exact };
-    assert_same_words(ModelChoice::Checkpoint(choice), 2 << 30).await;
+    let model = ModelChoice::Checkpoint(choice);
+    assert_same_words(|| ServerConfig {
+        model: model.clone(),
+        kv_memory_bytes: Some(2 << 30),
+        ..config(TransportKind::Memory)
+    })
+    .await;
 }

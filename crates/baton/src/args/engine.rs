@@ -28,6 +28,19 @@ pub struct EngineArgs {
     /// Model whose tokenizer and chat template the model `emulated` uses [default: a byte is a token]
     #[arg(long, value_name = "MODEL", help_heading = "Model")]
     pub emulated_tokenizer: Option<String>,
+    /// Layers of the KV of the model `emulated`
+    #[arg(long, value_name = "N", default_value_t = 2, help_heading = "Model", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub emulated_layers: u32,
+    /// KV heads of the model `emulated`
+    #[arg(long, value_name = "N", default_value_t = 4, help_heading = "Model", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub emulated_heads: u32,
+    /// Elements of a KV head of the model `emulated`, a multiple of 4
+    #[arg(long, value_name = "N", default_value_t = 8, help_heading = "Model", value_parser = clap::value_parser!(u32).range(4..=1024))]
+    pub emulated_head_dim: u32,
+    /// Let each token of the model `emulated` depend on every N-th group of 16 positions, the next one on the groups before them, not
+    /// all on all; the same on every engine of a system
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Model", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub emulated_reads_every: u32,
     /// Longest sequence, prompt and answer together, in tokens [default: the model's limit]
     #[arg(long, value_name = "TOKENS", help_heading = "Model")]
     pub max_model_len: Option<u32>,
@@ -53,6 +66,10 @@ pub struct EngineArgs {
           num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false",
           hide_default_value = true, value_parser = BoolishValueParser::new())]
     pub kv_convert: bool,
+    /// How KV lies in memory; the same on every engine of a system. Layer-major is how others lay it out, and a baseline to measure:
+    /// with --model=emulated only
+    #[arg(long, value_enum, value_name = "ORDER", default_value_t = KvOrderName::BlockMajor, help_heading = "KV cache")]
+    pub kv_layout: KvOrderName,
     /// Compute every prompt anew, even if its beginning is in the cache
     #[arg(long, value_name = "BOOL", help_heading = "KV cache", action = clap::ArgAction::Set,
           num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false",
@@ -80,6 +97,11 @@ pub struct EngineArgs {
     /// Most tokens in one step; longer prompts are computed in chunks of this size
     #[arg(long, value_name = "TOKENS", default_value_t = 512, help_heading = "Batching")]
     pub step_tokens: u32,
+    /// Give a first token that came with its KV only once the next can follow: nobody who has begun to read waits for a place in a step
+    #[arg(long, value_name = "BOOL", help_heading = "Batching", action = clap::ArgAction::Set,
+          num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false",
+          hide_default_value = true, value_parser = BoolishValueParser::new())]
+    pub hold_first_token: bool,
     /// Most requests that wait for a place; the next one is refused
     #[arg(long, value_name = "N", default_value_t = 1024, help_heading = "Batching")]
     pub max_waiting: u32,
@@ -108,6 +130,17 @@ pub struct EngineArgs {
     /// Parameter of the backend, KEY=VALUE, with --transport=nixl; several, or several flags
     #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', help_heading = "Hand-off", value_parser = nixl_param)]
     pub nixl_param: Vec<(String, String)>,
+    /// Let the engine's loop post what it reads from a peer (pull) before its next step, and wait until it is posted, as engines do
+    /// whose scheduler posts; a baseline to measure: with --model=emulated only
+    #[arg(long, value_name = "BOOL", help_heading = "Hand-off", action = clap::ArgAction::Set,
+          num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false",
+          hide_default_value = true, value_parser = BoolishValueParser::new())]
+    pub inline_post: bool,
+    /// Write nothing to a peer (push) until the whole prompt is computed; a baseline to measure: with --model=emulated only
+    #[arg(long, value_name = "BOOL", help_heading = "Hand-off", action = clap::ArgAction::Set,
+          num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false",
+          hide_default_value = true, value_parser = BoolishValueParser::new())]
+    pub push_at_end: bool,
     /// What becomes of a request whose KV does not arrive
     #[arg(long, value_enum, default_value_t = LostKv::Recompute, help_heading = "Hand-off")]
     pub on_lost_kv: LostKv,
@@ -155,6 +188,14 @@ pub enum KvType {
     F32,
     F16,
     Bf16,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KvOrderName {
+    /// All layers of a block in one run: one descriptor for each block
+    BlockMajor,
+    /// All blocks of a layer in one run: two descriptors for each block and layer
+    LayerMajor,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -225,6 +266,7 @@ impl EngineArgs {
             format!("--kv-ranks={}", self.kv_ranks),
             format!("--kv-dtype={}", value_name(self.kv_dtype)),
             format!("--kv-convert={}", self.kv_convert),
+            format!("--kv-layout={}", value_name(self.kv_layout)),
             format!("--no-prefix-cache={}", self.no_prefix_cache),
             format!("--retain-ttl={}", self.retain_ttl),
             format!("--retain-max={}", self.retain_max),
@@ -232,13 +274,20 @@ impl EngineArgs {
             format!("--reuse-threshold={}", self.reuse_threshold),
             format!("--max-num-seqs={}", self.max_num_seqs),
             format!("--step-tokens={}", self.step_tokens),
+            format!("--hold-first-token={}", self.hold_first_token),
             format!("--max-waiting={}", self.max_waiting),
             format!("--emulated-profile={}", self.emulated_profile),
+            format!("--emulated-layers={}", self.emulated_layers),
+            format!("--emulated-heads={}", self.emulated_heads),
+            format!("--emulated-head-dim={}", self.emulated_head_dim),
+            format!("--emulated-reads-every={}", self.emulated_reads_every),
             format!("--transport={}", value_name(self.transport)),
             format!("--tcp-lanes={}", self.tcp_lanes),
             format!("--tcp-crc={}", self.tcp_crc),
             format!("--nixl-backend={}", value_name(self.nixl_backend)),
             format!("--nixl-reads={}", value_name(self.nixl_reads)),
+            format!("--inline-post={}", self.inline_post),
+            format!("--push-at-end={}", self.push_at_end),
             format!("--on-lost-kv={}", value_name(self.on_lost_kv)),
             format!("--lease={}", self.lease),
             format!("--heartbeat={}", self.heartbeat),

@@ -77,6 +77,22 @@ fn of_the_emulated_model_over_nixl() {
     assert_same_words(&["--kv-memory=64MiB", "--transport=nixl"], &prompts(1, 256));
 }
 
+const BASELINES: [&str; 5] =
+    ["--kv-memory=64MiB", "--kv-layout=layer-major", "--inline-post", "--push-at-end", "--hold-first-token"];
+
+/// What is there to be measured beside.
+#[test]
+fn of_the_baselines_over_tcp() {
+    assert_same_words(&[&BASELINES[..], &["--transport=tcp"]].concat(), &prompts(1, 256));
+}
+
+#[test]
+#[ignore = "needs NIXL: cargo x nixl"]
+fn of_the_baselines_over_nixl() {
+    let nixl = ["--transport=nixl", "--nixl-reads=native"];
+    assert_same_words(&[&BASELINES[..], &nixl].concat(), &prompts(1, 256));
+}
+
 #[test]
 fn of_smollm2() {
     assert_same_words(&["--model=smollm2", "--kv-memory=1GiB", "--max-model-len=4096"], &prompts(17, 49_000));
