@@ -42,13 +42,14 @@ mod config;
 mod door;
 mod drain;
 mod install;
+mod inventory;
 mod library;
 mod link;
 mod metadata;
 mod peer;
 mod postings;
 mod serving;
-pub mod trial;
+mod ucx;
 mod word;
 
 use std::collections::BTreeMap;
@@ -65,6 +66,7 @@ use self::config::PATIENCE;
 pub use self::config::{NixlBackend, NixlConfig, NixlReads};
 use self::door::Door;
 pub use self::install::NixlInstall;
+pub use self::inventory::{Inventory, Plugin};
 pub use self::library::{NIXL_VERSION, NixlError, NixlLibrary};
 use self::metadata::Metadata;
 use self::peer::Peer;
@@ -215,8 +217,10 @@ fn waker_of(alarm: &Arc<OwnedFd>) -> Waker {
     })
 }
 
-fn io(error: NixlError) -> TransportError {
-    TransportError::Io(error.to_string())
+impl From<NixlError> for TransportError {
+    fn from(error: NixlError) -> Self {
+        Self::Io(error.to_string())
+    }
 }
 
 impl Transport for NixlTransport {
@@ -228,10 +232,10 @@ impl Transport for NixlTransport {
         if self.region.is_some() {
             return Err(TransportError::BadRegion("there is one already"));
         }
-        self.agent.register(region.base(), region.len()).map_err(io)?;
+        self.agent.register(region.base(), region.len())?;
         self.lists = Lists::new(region.len() as u64, &self.limits);
         self.region = Some(region);
-        self.agent_metadata = self.agent.metadata().map_err(io)?;
+        self.agent_metadata = self.agent.metadata()?;
         Ok(())
     }
 

@@ -83,6 +83,22 @@ impl Agent {
         backend: &str,
         params: &[(String, String)],
     ) -> Result<Self, NixlError> {
+        let mut agent = Self::without_backend(library, name)?;
+        let api = agent.api;
+        agent.create_backend(backend, params)?;
+        // SAFETY: `out` is written; the two handles are of the kinds that the function names.
+        unsafe {
+            agent.args = made("creating arguments", |out| (api.create_opt_args)(out))?;
+            check("choosing the backend", (api.opt_args_add_backend)(agent.args, agent.backend))?;
+            // `Moving` has merged what can be.
+            check("choosing not to merge", (api.opt_args_set_skip_desc_merge)(agent.args, true))?;
+            agent.notifications = made("creating a mailbox", |out| (api.create_notif_map)(out))?;
+        }
+        Ok(agent)
+    }
+
+    /// One that moves nothing, and says what NIXL has.
+    pub fn without_backend(library: &'static NixlLibrary, name: &str) -> Result<Self, NixlError> {
         let (api, name) = (&library.api, text(name)?);
         let config = AgentConfig {
             progress_thread: false,
@@ -94,23 +110,12 @@ impl Agent {
             listen_delay_us: 0,
             telemetry: false,
         };
-        let none = null_mut();
         // SAFETY: name and config are read in the call.
         let handle = made("creating an agent", |out| unsafe {
             (api.create_configured_agent)(name.as_ptr(), &raw const config, out)
         })?;
-        let mut agent =
-            Self { api, handle, backend: none, args: none, notifications: none, registered: none };
-        agent.create_backend(backend, params)?;
-        // SAFETY: `out` is written; the two handles are of the kinds that the function names.
-        unsafe {
-            agent.args = made("creating arguments", |out| (api.create_opt_args)(out))?;
-            check("choosing the backend", (api.opt_args_add_backend)(agent.args, agent.backend))?;
-            // `Moving` has merged what can be.
-            check("choosing not to merge", (api.opt_args_set_skip_desc_merge)(agent.args, true))?;
-            agent.notifications = made("creating a mailbox", |out| (api.create_notif_map)(out))?;
-        }
-        Ok(agent)
+        let none = null_mut();
+        Ok(Self { api, handle, backend: none, args: none, notifications: none, registered: none })
     }
 
     fn create_backend(&mut self, backend: &str, params: &[(String, String)]) -> Result<(), NixlError> {

@@ -185,6 +185,17 @@ impl NixlLibrary {
     }
 }
 
+/// Whether the system's loader takes a library, and if not, what it lacks.
+pub(super) fn loads(path: &Path) -> Result<(), String> {
+    // SAFETY: as in `open`; it is a plugin of the NIXL that the operator chose.
+    match unsafe { Library::open(Some(path), RTLD_NOW) } {
+        // NIXL's plugins are not made to be unloaded.
+        Ok(library) => std::mem::forget(library),
+        Err(error) => return Err(reason(&error)),
+    }
+    Ok(())
+}
+
 /// With what the loader said, such as which library is missing.
 fn reason(error: &libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), |said| format!("{error}: {said}"))
