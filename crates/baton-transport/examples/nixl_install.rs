@@ -20,12 +20,13 @@ fn main() -> ExitCode {
         eprintln!("{error}");
         return ExitCode::from(3);
     }
-    let moved = NixlLibrary::load(Some(&install.directory)).map_err(TransportError::from).and_then(|library| {
-        trial::move_bytes(|id| {
-            let (limits, config) = (TransportLimits::default(), NixlConfig::default());
-            Ok(Box::new(NixlTransport::new(id, limits, config, library)?))
-        })
-    });
+    let moved =
+        NixlLibrary::load(Some(&install.directory)).map_err(TransportError::from).and_then(|library| {
+            trial::move_bytes(|id| {
+                let (limits, config) = (TransportLimits::default(), NixlConfig::default());
+                Ok(Box::new(NixlTransport::new(id, limits, config, library)?))
+            })
+        });
     match moved {
         Ok(_) => println!("{}", install.directory.display()),
         Err(error) => {

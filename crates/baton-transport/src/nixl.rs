@@ -8,7 +8,7 @@
 //!
 //! Posts are cut into slices of at most 512 KiB and 256 runs, neighbours merged, because where NIXL copies it does
 //! so in the call that starts a transfer. Up to 32 of them are in flight to a peer, so that a real network is kept
-//! busy. NIXL has no thread of its own here: it makes progress when the transport is polled, every 50 microseconds
+//! busy. With UCX NIXL has no thread of its own here: it makes progress when the transport is polled, every 50 microseconds
 //! while bytes move in either direction, and every 10 milliseconds while none do.
 //!
 //! # The fence
@@ -30,8 +30,12 @@
 //! bytes are taken in.
 //!
 //! # Ranks
-//! All ranks of an engine here are in one process and one region, so one agent serves them all. Engines whose ranks are
-//! processes of their own would need an agent for each.
+//! All ranks of an engine here are in one process and one region, so one agent serves them all (docs/protocol.md says what
+//! that changes). Engines whose ranks are processes of their own would need an agent for each.
+//!
+//! # Lists
+//! Prepared lists are ours and not NIXL's: what a slice moves are runs of merged neighbours, cut anywhere, and those are no
+//! entries of a list. Preparing would save 1 to 2 % of a slice (docs/protocol.md).
 //!
 //! # Trust
 //! Whoever can reach the backend's port or network and was told our metadata can read and write the region: NIXL
@@ -130,12 +134,7 @@ impl NixlTransport {
         let poller = Poller::new(&door.listener, &alarm, PATIENCE).map_err(|error| io(error.into()))?;
         // No other agent has it, be it of the same engine.
         let number = u64::from_le_bytes(*random_bytes().map_err(io)?.first_chunk().expect("16 bytes"));
-        let agent = Agent::new(
-            library,
-            &format!("{}#{number:016x}", us.id),
-            config.backend.plugin(),
-            &config.params,
-        )?;
+        let agent = Agent::new(library, &format!("{}#{number:016x}", us.id), config.backend, &config.params)?;
         Ok(Self {
             us,
             host,

@@ -140,7 +140,8 @@ mod tests {
 
     #[test]
     fn agents_that_never_meet_are_found_out() {
-        let limits = || TransportLimits { handshake: Duration::from_millis(50), ..TransportLimits::default() };
+        let limits =
+            || TransportLimits { handshake: Duration::from_millis(50), ..TransportLimits::default() };
         let apart = move_bytes(|id| Ok(Box::new(MemoryTransport::new(id, MemoryHub::new(), limits()))));
         assert!(apart.is_err());
     }

@@ -7,6 +7,8 @@ mod descriptors;
 mod doctor;
 mod http;
 mod log;
+#[cfg(test)]
+mod manifests;
 mod model;
 mod nixl;
 mod report;

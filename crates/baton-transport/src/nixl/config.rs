@@ -22,6 +22,16 @@ impl NixlBackend {
             Self::Libfabric => "LIBFABRIC",
         }
     }
+
+    /// How long a thread of NIXL's own sleeps between two looks at the network; none if it shall have no thread.
+    pub(super) fn progress_delay(self) -> Option<Duration> {
+        match self {
+            // It would take a core from whoever copies, and we call it often enough.
+            Self::Ucx => None,
+            // To load a peer's metadata is to wait for the peer's answer: two that do so at once would wait for each other.
+            Self::Libfabric => Some(Duration::from_micros(100)),
+        }
+    }
 }
 
 impl fmt::Display for NixlBackend {

@@ -23,8 +23,7 @@ const RMA_AND_AM: u64 = 1 << 1 | 1 << 6;
 
 type GetVersion = unsafe extern "C" fn(*mut c_uint, *mut c_uint, *mut c_uint);
 type ConfigRead = unsafe extern "C" fn(*const c_char, *const c_char, *mut *mut c_void) -> c_int;
-type Init =
-    unsafe extern "C" fn(c_uint, c_uint, *const Params, *const c_void, *mut *mut c_void) -> c_int;
+type Init = unsafe extern "C" fn(c_uint, c_uint, *const Params, *const c_void, *mut *mut c_void) -> c_int;
 type Release = unsafe extern "C" fn(*mut c_void);
 type Print = unsafe extern "C" fn(*const c_void, *mut libc::FILE);
 
@@ -71,7 +70,9 @@ fn context(path: &str) -> Result<String, String> {
         let status = init(major, minor, &raw const params, config, &raw mut context);
         release(config);
         if status != 0 {
-            return Err(format!("UCX finds nothing to use (status {status}); look at UCX_TLS and UCX_NET_DEVICES"));
+            return Err(format!(
+                "UCX finds nothing to use (status {status}); look at UCX_TLS and UCX_NET_DEVICES"
+            ));
         }
         let (mut text, mut len) = (null_mut(), 0);
         let stream = libc::open_memstream(&raw mut text, &raw mut len);

@@ -11,8 +11,10 @@ pub fn look(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<Findin
     let text = |(name, value): (OsString, OsString)| {
         (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
     };
-    let mut said: Vec<_> =
-        variables.map(text).filter(|(name, _)| PREFIXES.iter().any(|prefix| name.starts_with(prefix))).collect();
+    let mut said: Vec<_> = variables
+        .map(text)
+        .filter(|(name, _)| PREFIXES.iter().any(|prefix| name.starts_with(prefix)))
+        .collect();
     said.sort();
     if said.is_empty() {
         return vec![Finding::ok(ABOUT, "variables", "no NIXL_, UCX_ or FI_ variable is set")];
@@ -31,7 +33,8 @@ mod tests {
             look(variables.into_iter())
         };
         let found = set(&[("UCX_TLS", "tcp"), ("HOME", "/"), ("FI_PROVIDER", "efa"), ("XUCX_TLS", "no")]);
-        let names: Vec<_> = found.iter().map(|finding| (finding.name.as_str(), finding.what.as_str())).collect();
+        let names: Vec<_> =
+            found.iter().map(|finding| (finding.name.as_str(), finding.what.as_str())).collect();
         assert_eq!(names, [("FI_PROVIDER", "efa"), ("UCX_TLS", "tcp")]);
         assert_eq!(set(&[("HOME", "/")]).len(), 1);
     }

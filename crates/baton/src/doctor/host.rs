@@ -53,7 +53,9 @@ fn meminfo_bytes(meminfo: &str, name: &str) -> Option<u64> {
 fn memory(meminfo: &str) -> Finding {
     let mib = |name| meminfo_bytes(meminfo, name).map(|bytes| ByteSize(bytes >> 20 << 20));
     match (mib("MemTotal"), mib("MemAvailable")) {
-        (Some(total), Some(free)) => Finding::ok(ABOUT, "memory", format!("{total}, {free} of them available")),
+        (Some(total), Some(free)) => {
+            Finding::ok(ABOUT, "memory", format!("{total}, {free} of them available"))
+        }
         _ => Finding::missing(ABOUT, "memory", "/proc/meminfo does not say", "give engines a --kv-memory"),
     }
 }

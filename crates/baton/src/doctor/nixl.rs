@@ -92,7 +92,9 @@ pub fn look(checked: &Result<Checked, String>, args: &DoctorArgs) -> Vec<Finding
     }
     match (&checked.ucx_fault, checked.ucx_devices.is_empty()) {
         (Some(fault), _) => findings.push(Finding::missing(ABOUT, "devices", fault, UCX_VARIABLES)),
-        (None, true) => findings.push(Finding::missing(ABOUT, "devices", "UCX would use none", UCX_VARIABLES)),
+        (None, true) => {
+            findings.push(Finding::missing(ABOUT, "devices", "UCX would use none", UCX_VARIABLES))
+        }
         (None, false) => {
             let what = format!("UCX would use {}", checked.ucx_devices.join(", "));
             findings.push(Finding::ok(ABOUT, "devices", what));
@@ -110,12 +112,21 @@ pub fn transport(checked: &Result<Checked, String>, args: &DoctorArgs) -> Findin
     let moved = match checked {
         Err(why) => Err((why.clone(), UCX_VARIABLES.to_owned())),
         Ok(Checked { library: None, .. }) => {
-            return Finding::missing(super::TRANSPORT, value_name(TransportKind::Nixl), "there is no NIXL", INSTALL);
+            return Finding::missing(
+                super::TRANSPORT,
+                value_name(TransportKind::Nixl),
+                "there is no NIXL",
+                INSTALL,
+            );
         }
         Ok(Checked { trial: Some(trial), .. }) => Ok(format!("{backend}: {trial}")),
         Ok(Checked { fault, .. }) => {
-            let advice = "see what is said about NIXL and its environment above; NIXL_LOG_LEVEL=INFO says more";
-            Err((format!("{backend}: {}", fault.as_deref().unwrap_or("nothing was moved")), advice.to_owned()))
+            let advice =
+                "see what is said about NIXL and its environment above; NIXL_LOG_LEVEL=INFO says more";
+            Err((
+                format!("{backend}: {}", fault.as_deref().unwrap_or("nothing was moved")),
+                advice.to_owned(),
+            ))
         }
     };
     transport_finding(TransportKind::Nixl, moved)

@@ -41,7 +41,8 @@ fn entries(directory: &Path) -> Vec<PathBuf> {
 
 fn look_at_device(device: &Path) -> Finding {
     let name = device.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let read = |file: &str| read_to_string(device.join("ports/1").join(file)).unwrap_or_default().trim().to_owned();
+    let read =
+        |file: &str| read_to_string(device.join("ports/1").join(file)).unwrap_or_default().trim().to_owned();
     let driver = std::fs::read_link(device.join("device/driver")).unwrap_or_default();
     let driver = driver.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let (link, state, rate) = (read("link_layer"), read("state"), read("rate"));
@@ -56,22 +57,32 @@ fn look_at_device(device: &Path) -> Finding {
     if driver == "efa" || state.contains("ACTIVE") {
         return Finding::ok(ABOUT, name, what);
     }
-    Finding::missing(ABOUT, name, what, "look at the cable, the subnet manager (InfiniBand) or the interface (RoCE)")
+    Finding::missing(
+        ABOUT,
+        name,
+        what,
+        "look at the cable, the subnet manager (InfiniBand) or the interface (RoCE)",
+    )
 }
 
 fn access(doors: &Path) -> Finding {
-    let is_door = |path: &PathBuf| {
-        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("uverbs"))
-    };
+    let is_door =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("uverbs"));
     let doors: Vec<_> = entries(doors).into_iter().filter(is_door).collect();
-    let advice = "give the container --device=/dev/infiniband, or its pod a resource of the RDMA device plugin";
+    let advice =
+        "give the container --device=/dev/infiniband, or its pod a resource of the RDMA device plugin";
     if doors.is_empty() {
         return Finding::failed(ABOUT, "access", "there are devices but no /dev/infiniband/uverbs*", advice);
     }
-    let opened = doors.iter().find_map(|door| Some((door, File::options().read(true).write(true).open(door).err()?)));
+    let opened =
+        doors.iter().find_map(|door| Some((door, File::options().read(true).write(true).open(door).err()?)));
     match opened {
-        None => Finding::ok(ABOUT, "access", format!("{} of /dev/infiniband/uverbs* can be opened", doors.len())),
-        Some((door, error)) => Finding::failed(ABOUT, "access", format!("{}: {error}", door.display()), advice),
+        None => {
+            Finding::ok(ABOUT, "access", format!("{} of /dev/infiniband/uverbs* can be opened", doors.len()))
+        }
+        Some((door, error)) => {
+            Finding::failed(ABOUT, "access", format!("{}: {error}", door.display()), advice)
+        }
     }
 }
 

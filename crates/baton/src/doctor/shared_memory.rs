@@ -2,7 +2,7 @@
 
 use std::fs::read_to_string;
 
-use rustix::fs::{MemfdFlags, fallocate, FallocateFlags, memfd_create, statvfs};
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create, statvfs};
 
 use super::finding::Finding;
 use crate::args::ByteSize;
@@ -28,7 +28,9 @@ fn memory_file() -> Finding {
     let made = memfd_create("baton-doctor", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
         .and_then(|file| fallocate(&file, FallocateFlags::empty(), 0, TRIED_BYTES));
     match made {
-        Ok(()) => Finding::ok(ABOUT, "memfd", "memory files can be made, without a name and without /dev/shm"),
+        Ok(()) => {
+            Finding::ok(ABOUT, "memfd", "memory files can be made, without a name and without /dev/shm")
+        }
         Err(error) => Finding::failed(
             ABOUT,
             "memfd",
@@ -60,8 +62,15 @@ fn huge_pages(text: &str) -> Finding {
             format!("memory files get none (shmem_enabled is {mode})"),
             "for fewer page faults: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled",
         ),
-        Some(mode) => Finding::ok(ABOUT, "huge pages", format!("memory files get them (shmem_enabled is {mode})")),
-        None => Finding::missing(ABOUT, "huge pages", "the kernel has none", "nothing: they save page faults only"),
+        Some(mode) => {
+            Finding::ok(ABOUT, "huge pages", format!("memory files get them (shmem_enabled is {mode})"))
+        }
+        None => Finding::missing(
+            ABOUT,
+            "huge pages",
+            "the kernel has none",
+            "nothing: they save page faults only",
+        ),
     }
 }
 
