@@ -20,7 +20,8 @@
 //! - the end of the peer's process or agent, which ends its link without Bye: a process keeps a link as long as any
 //!   of its threads runs, and writes of CMA are made by such a thread. What a dead peer had sent over TCP may still
 //!   be on its way: our library takes it in until it finds the end of the connection, and then refuses to notify
-//!   the peer. Only then is it lost.
+//!   the peer. Only then is it lost. (Over libfabric the end of the link counts alone: there a notification to a peer that is
+//!   gone may be tried for ever.)
 //!
 //! A peer that is stopped, or cannot be reached, is not lost until it is heard of again.
 //!
@@ -66,8 +67,8 @@ use baton_types::{EngineId, MemoryRegion};
 use rustix::event::{EventfdFlags, eventfd};
 
 use self::agent::Agent;
-use self::config::PATIENCE;
 pub use self::config::{NixlBackend, NixlConfig, NixlReads};
+use self::config::{PATIENCE, has_rdma_device};
 use self::door::Door;
 pub use self::install::NixlInstall;
 pub use self::inventory::{Inventory, Plugin};
@@ -124,6 +125,10 @@ impl NixlTransport {
         config: NixlConfig,
         library: &'static NixlLibrary,
     ) -> Result<Self, NixlError> {
+        let is_tcp = config.backend == NixlBackend::Libfabric && !has_rdma_device();
+        if is_tcp && !config.takes_early_completions {
+            return Err(NixlError::EarlyCompletions);
+        }
         let io = |error: std::io::Error| NixlError::Io(error.to_string());
         let us = Us { id, token: random_bytes().map_err(io)? };
         let address = listening_address(&config.host, config.port).map_err(io)?;
@@ -281,8 +286,7 @@ impl Transport for NixlTransport {
         let random = random_bytes().map_err(|error| TransportError::Io(error.to_string()))?;
         let path = u64::from_le_bytes(*random.first_chunk().expect("16 bytes"));
         let (host, port) = (metadata.host.clone(), metadata.port);
-        let mut known =
-            Peer::new(peer, metadata, path, &self.limits, self.config.reads.are_asked(self.config.backend));
+        let mut known = Peer::new(peer, metadata, path, &self.limits, &self.config);
         match Resolver::address(&host, port) {
             Some(address) => known.dial(&self.us, vec![address], &mut self.poller)?,
             None => self.resolver.ask(path, &host, port)?,

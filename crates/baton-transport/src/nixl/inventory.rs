@@ -11,7 +11,7 @@ use super::ucx;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plugin {
     pub backend: NixlBackend,
-    /// Why NIXL does not have it.
+    /// Why it cannot be used.
     pub fault: Option<String>,
 }
 
@@ -34,8 +34,8 @@ impl Inventory {
     pub fn of(library: &'static NixlLibrary) -> Result<Self, NixlError> {
         let names = Agent::without_backend(library, "baton-inventory")?.plugins()?;
         let plugin = |backend: NixlBackend| {
-            let has = names.iter().any(|name| name == backend.plugin());
-            Plugin { backend, fault: (!has).then(|| fault(&library.path, backend)) }
+            let is_listed = names.iter().any(|name| name == backend.plugin());
+            Plugin { backend, fault: fault(&library.path, backend, is_listed) }
         };
         let plugins = [NixlBackend::Ucx, NixlBackend::Libfabric].map(plugin).to_vec();
         let of_use = |name: &String| plugins.iter().any(|plugin| plugin.backend.plugin() == name);
@@ -44,21 +44,22 @@ impl Inventory {
             version: version(&library.path),
             others: names.iter().filter(|name| !of_use(name)).cloned().collect(),
             plugins,
-            // NIXL has loaded it with its plugin.
+            // It was loaded with its plugin.
             ucx_devices: ucx::devices(),
         })
     }
 }
 
-/// Why a backend is not there.
-fn fault(library: &Path, backend: NixlBackend) -> String {
+/// Why a backend cannot be used. NIXL lists what it has a file of, and loads it when it is asked for.
+fn fault(library: &Path, backend: NixlBackend, is_listed: bool) -> Option<String> {
     let directory = std::env::var_os("NIXL_PLUGIN_DIR").map(PathBuf::from);
     let directory = directory.or_else(|| Some(library.parent()?.join("plugins"))).unwrap_or_default();
     let file = directory.join(format!("libplugin_{}.so", backend.plugin()));
-    match loads(&file) {
-        Ok(()) => "NIXL does not say why".to_owned(),
-        Err(_) if !file.exists() => format!("there is no {}", file.display()),
-        Err(why) => why,
+    match (file.exists(), is_listed) {
+        (true, _) => loads(&file).err(),
+        // It may be a part of the library.
+        (false, true) => None,
+        (false, false) => Some(format!("there is no {}", file.display())),
     }
 }
 
@@ -94,8 +95,12 @@ mod tests {
         assert_eq!(version(&library).as_deref(), Some("1.4.0"));
         std::fs::create_dir_all(root.join("nixl_cu12-1.5.1.dist-info")).unwrap();
         assert_eq!(version(&library).as_deref(), Some("1.5.1"));
-        let why = fault(&library, NixlBackend::Libfabric);
+        let why = fault(&library, NixlBackend::Libfabric, false).unwrap();
         assert!(why.contains("libplugin_LIBFABRIC.so"), "{why}");
+        assert_eq!(fault(&library, NixlBackend::Libfabric, true), None);
+        std::fs::create_dir_all(root.join("lib/plugins")).unwrap();
+        std::fs::write(root.join("lib/plugins/libplugin_LIBFABRIC.so"), "no library").unwrap();
+        assert!(fault(&library, NixlBackend::Libfabric, true).is_some(), "listed is not loaded");
         std::fs::remove_dir_all(root).unwrap();
     }
 }

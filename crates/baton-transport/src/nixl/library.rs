@@ -27,6 +27,11 @@ pub enum NixlError {
     Unusable { path: PathBuf, why: String },
     #[error("NIXL has no backend {0}; it has {1}")]
     NoBackend(String, String),
+    #[error(
+        "the backend libfabric would use TCP here, for there is no RDMA device, and its TCP says that bytes have arrived when they have \
+         not; use --nixl-backend=ucx or --transport=tcp"
+    )]
+    EarlyCompletions,
     #[error("NIXL: {0} failed ({1})")]
     Call(&'static str, Status),
     #[error("{0:?} is no text that NIXL takes")]

@@ -87,7 +87,8 @@ impl Fabric for NixlFabric {
         let reads = said("BATON_TEST_NIXL_READS").map_or(NixlReads::Auto, |reads| reads.parse().unwrap());
         let backend = said("BATON_TEST_NIXL_BACKEND").map_or(NixlBackend::Ucx, |name| name.parse().unwrap());
         let host = said("BATON_TEST_HOST").unwrap_or_else(|| NixlConfig::default().host);
-        let config = NixlConfig { backend, reads, host, ..NixlConfig::default() };
+        let takes_early_completions = backend == NixlBackend::Libfabric;
+        let config = NixlConfig { backend, reads, host, takes_early_completions, ..NixlConfig::default() };
         Box::new(NixlTransport::new(id, limits, config, library).unwrap())
     }
 }
