@@ -3,7 +3,7 @@
 //! Three functions of its stable API are called, on a context that nothing else knows of.
 #![allow(unsafe_code)]
 
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{c_char, c_uint, c_void};
 use std::ptr::{null, null_mut};
 
 use libloading::os::unix::{Library, RTLD_NOW};
@@ -21,9 +21,11 @@ const FEATURES_SET: u64 = 1;
 /// Remote memory and active messages: what NIXL asks for.
 const RMA_AND_AM: u64 = 1 << 1 | 1 << 6;
 
+/// `ucs_status_t`, an enum of one byte: zero is good.
+type Status = i8;
 type GetVersion = unsafe extern "C" fn(*mut c_uint, *mut c_uint, *mut c_uint);
-type ConfigRead = unsafe extern "C" fn(*const c_char, *const c_char, *mut *mut c_void) -> c_int;
-type Init = unsafe extern "C" fn(c_uint, c_uint, *const Params, *const c_void, *mut *mut c_void) -> c_int;
+type ConfigRead = unsafe extern "C" fn(*const c_char, *const c_char, *mut *mut c_void) -> Status;
+type Init = unsafe extern "C" fn(c_uint, c_uint, *const Params, *const c_void, *mut *mut c_void) -> Status;
 type Release = unsafe extern "C" fn(*mut c_void);
 type Print = unsafe extern "C" fn(*const c_void, *mut libc::FILE);
 
@@ -70,9 +72,7 @@ fn context(path: &str) -> Result<String, String> {
         let status = init(major, minor, &raw const params, config, &raw mut context);
         release(config);
         if status != 0 {
-            return Err(format!(
-                "UCX finds nothing to use (status {status}); look at UCX_TLS and UCX_NET_DEVICES"
-            ));
+            return Err(format!("UCX finds nothing to use (status {status})"));
         }
         let (mut text, mut len) = (null_mut(), 0);
         let stream = libc::open_memstream(&raw mut text, &raw mut len);
