@@ -14,8 +14,9 @@ use xshell::{Shell, cmd};
 
 #[derive(Subcommand)]
 pub enum What {
-    /// The shared-memory transport beside memcpy of the same blocks, and tcp beside a plain loopback stream
-    Transfer,
+    /// All transports by block size and number of descriptors, shared memory beside memcpy of the same blocks, tcp beside a plain
+    /// loopback stream
+    Transfer(transfer::Args),
     /// How long a hand-off keeps an answer waiting: push, early pull and pull; and how much incoming KV slows a running decode
     Handoff,
     /// How long a second turn keeps its client waiting for the first token, with and without the KV of the first
@@ -35,7 +36,7 @@ pub enum What {
 
 pub fn run(sh: &Shell, what: What) -> anyhow::Result<()> {
     match what {
-        What::Transfer => transfer::run(sh),
+        What::Transfer(args) => transfer::run(sh, &args),
         What::Handoff => {
             cmd!(sh, "cargo run --release --quiet --package baton-server --example handoff_bench").run()?;
             Ok(())

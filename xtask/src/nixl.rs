@@ -15,6 +15,9 @@ pub struct Args {
     /// Half of it: shared memory with NIXL's own reads, and TCP
     #[arg(long)]
     short: bool,
+    /// Over libfabric and what FI_PROVIDER chooses, instead of UCX; NIXL_PREFIX names a NIXL that has it
+    #[arg(long)]
+    libfabric: bool,
     /// Only tests with this in their names
     filter: Option<String>,
 }
@@ -46,7 +49,7 @@ pub fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
 /// As a step of CI, which a missing network does not fail.
 pub fn run_if_possible(sh: &Shell) -> anyhow::Result<()> {
     match find(sh)? {
-        Some(prefix) => test(sh, &Args { short: true, filter: None }, &prefix),
+        Some(prefix) => test(sh, &Args { short: true, libfabric: false, filter: None }, &prefix),
         None => {
             eprintln!(
                 "SKIPPED: the transport nixl was not tested, because NIXL could not be fetched (see above)"
@@ -89,6 +92,11 @@ fn test(sh: &Shell, args: &Args, prefix: &PathBuf) -> anyhow::Result<()> {
     ];
     let filter = args.filter.as_deref().unwrap_or("nixl");
     let suite = || cmd!(sh, "cargo test --quiet --workspace --test conformance -- --ignored");
+    if args.libfabric {
+        let _env = sh.push_env("BATON_TEST_NIXL_BACKEND", "libfabric");
+        suite().args([filter, "--test-threads=1"]).run()?;
+        return Ok(());
+    }
     for way in WAYS.iter().filter(|way| way.is_short || !args.short) {
         eprintln!("nixl over UCX: {}", way.title);
         let _env = [
@@ -99,7 +107,9 @@ fn test(sh: &Shell, args: &Args, prefix: &PathBuf) -> anyhow::Result<()> {
         // Each agent has a poll of its own; more tests at once than cores only make all of them late.
         suite().args([filter, "--test-threads=2"]).run()?;
         if args.filter.is_none() {
-            cmd!(sh, "cargo test --quiet --workspace --test system -- --ignored over_nixl").run()?;
+            // Kills take minutes, and are the same for both ways.
+            let systems = if args.short && way.ucx_tls == "all" { "same_words" } else { "over_nixl" };
+            cmd!(sh, "cargo test --quiet --workspace --test system -- --ignored {systems}").run()?;
         }
     }
     match Namespaces::new() {

@@ -38,6 +38,7 @@ mod utf8;
 pub use baton_trace::TraceConfig;
 /// The library that the transport `nixl` needs.
 pub use baton_transport::nixl;
+pub use baton_transport::trial::Moved;
 pub use byte_tokenizer::ByteTokenizer;
 pub use config::{
     CheckpointChoice, EmulatedChoice, LostKv, ModelChoice, PeerTlsConfig, Precision, ServerConfig,
@@ -47,3 +48,4 @@ pub use error::ServerError;
 pub use nixl_choice::NixlChoice;
 pub use peer_secret::{PeerSecret, PeerSecretError};
 pub use server::Server;
+pub use transfer_link::try_transport;

@@ -73,6 +73,7 @@ impl NixlChoice {
             backend: self.backend().map_err(TransportError::Io)?,
             reads: self.reads().map_err(TransportError::Io)?,
             params: self.params.clone(),
+            ..NixlConfig::default()
         };
         let opened = self.library().and_then(|library| NixlTransport::new(engine, limits, config, library));
         opened.map_err(|error| TransportError::Io(error.to_string()))

@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use baton_proto::{Input, Output};
+use baton_transport::trial::{self, Moved};
 use baton_transport::{
     Access, Direction, Event, KvPool, KvPost, MemoryHub, MemoryTransport, PeerTls, PermitId, PostId,
     ShmTransport, TcpConfig, TcpTransport, TransferHandle, TransferThread, Transport, TransportError,
@@ -45,8 +46,27 @@ pub(crate) fn open(
     tls: Option<PeerTls>,
 ) -> Result<Box<dyn Transport>, TransportError> {
     let limits = TransportLimits { enforce_permits: true, ..TransportLimits::default() };
+    let mut transport = agent(config, engine, limits, tls)?;
+    transport.register(region)?;
+    Ok(transport)
+}
+
+/// Moves a few bytes there and back over the configured transport, between two agents of this process.
+///
+/// # Errors
+/// If the transport cannot be had on this machine, or does not move them.
+pub fn try_transport(config: &ServerConfig) -> Result<Moved, TransportError> {
+    trial::move_bytes(|engine| agent(config, engine, TransportLimits::default(), None))
+}
+
+fn agent(
+    config: &ServerConfig,
+    engine: EngineId,
+    limits: TransportLimits,
+    tls: Option<PeerTls>,
+) -> Result<Box<dyn Transport>, TransportError> {
     let io = |error: io::Error| TransportError::Io(error.to_string());
-    let mut transport: Box<dyn Transport> = match config.transport {
+    Ok(match config.transport {
         TransportKind::Memory => Box::new(MemoryTransport::new(engine, HUB.clone(), limits)),
         TransportKind::Shm => Box::new(ShmTransport::new(engine, limits).map_err(io)?),
         TransportKind::Tcp => {
@@ -63,9 +83,7 @@ pub(crate) fn open(
             Box::new(TcpTransport::new(engine, limits, config).map_err(io)?)
         }
         TransportKind::Nixl => Box::new(config.nixl.open(&config.side_channel, engine, limits)?),
-    };
-    transport.register(region)?;
-    Ok(transport)
+    })
 }
 
 /// How long the engine's loop waits for a post, where it waits at all. The transfer thread may itself wait for a place in the

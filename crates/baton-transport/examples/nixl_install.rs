@@ -7,7 +7,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use baton_transport::nixl::{NixlInstall, NixlLibrary, trial};
+use baton_transport::nixl::{NixlInstall, NixlLibrary};
+use baton_transport::{NixlConfig, NixlTransport, TransportError, TransportLimits, trial};
 
 fn main() -> ExitCode {
     let Some(cache) = std::env::args_os().nth(1).map(PathBuf::from) else {
@@ -19,8 +20,14 @@ fn main() -> ExitCode {
         eprintln!("{error}");
         return ExitCode::from(3);
     }
-    let checked = NixlLibrary::load(Some(&install.directory)).and_then(trial::move_bytes);
-    match checked {
+    let moved =
+        NixlLibrary::load(Some(&install.directory)).map_err(TransportError::from).and_then(|library| {
+            trial::move_bytes(|id| {
+                let (limits, config) = (TransportLimits::default(), NixlConfig::default());
+                Ok(Box::new(NixlTransport::new(id, limits, config, library)?))
+            })
+        });
+    match moved {
         Ok(_) => println!("{}", install.directory.display()),
         Err(error) => {
             eprintln!("{error}");

@@ -1,17 +1,20 @@
 //! GB/s of every transport between processes beside memcpy of the same blocks, by block size and number of descriptors;
 //! and the longest that one call of the poster held its thread. Two agents in one process, a thread each.
 //!
-//!     NIXL_PREFIX=... cargo run --release -p baton-transport --example transports_bench
+//!     NIXL_PREFIX=... cargo run --release -p baton-transport --example transports_bench -- --svg FILE
 //!
-//! NIXL moves with what UCX_TLS and NIXL_READS choose, and is left out where there is none.
+//! NIXL moves with what UCX_TLS and NIXL_READS choose, and is left out where there is none. The plot has GB/s by block size, of the
+//! most descriptors of each, and the longest call by the number of descriptors of 4 KiB.
 #![allow(unsafe_code)]
 
+use std::path::PathBuf;
 use std::ptr::copy_nonoverlapping;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use baton_plot::{Line, Panel, Stroke, svg};
 use baton_transport::{
     Descriptor, Direction, Event, ListId, MAX_PAIRS, NixlConfig, NixlLibrary, NixlTransport, Post, PostId,
     ShmRegion, ShmTransport, TcpConfig, TcpTransport, Transport, TransportLimits, Waker,
@@ -217,12 +220,82 @@ fn contenders() -> Vec<Contender> {
     contenders
 }
 
+/// What was measured of one shape in one direction.
+struct Row {
+    scattered: bool,
+    direction: Direction,
+    block_bytes: usize,
+    descriptors: usize,
+    memcpy: f64,
+    /// In the order of the contenders.
+    speeds: Vec<Speed>,
+}
+
+impl Row {
+    fn print(&self) {
+        let order = if self.scattered { "scattered" } else { "in order" };
+        let direction = if self.direction == Direction::Read { "READ" } else { "WRITE" };
+        let (kib, descriptors, memcpy) = (self.block_bytes / KIB, self.descriptors, self.memcpy);
+        print!("{order:>10} {direction:>5} {kib:>4} KiB {descriptors:>11} {memcpy:>7.2}");
+        self.speeds.iter().for_each(|speed| print!(" {:>8.2} {:>8.2}", speed.rate, speed.longest_ms));
+        println!();
+    }
+}
+
+/// Rates by block size, both directions scattered and in order; and the longest calls by the number of descriptors.
+fn plot(rows: &[Row], names: &[&str]) -> String {
+    let of = |scattered, direction| {
+        rows.iter().filter(move |row| row.scattered == scattered && row.direction == direction)
+    };
+    let line = |i: usize, name: &str, points: Vec<(f64, f64)>| Line {
+        name: name.to_owned(),
+        stroke: Stroke::ALL[i],
+        points,
+    };
+    let rates = |scattered, direction, title: &str| {
+        // The last row of a block size has the most descriptors.
+        let most: Vec<_> = of(scattered, direction).collect();
+        let most: Vec<_> =
+            most.chunk_by(|a, b| a.block_bytes == b.block_bytes).filter_map(<[_]>::last).collect();
+        let points = |rate: &dyn Fn(&Row) -> f64| {
+            most.iter().map(|row| ((row.block_bytes / KIB) as f64, rate(row))).collect()
+        };
+        let copied = line(3, "memcpy", points(&|row| row.memcpy));
+        let moved = |(i, name): (usize, &&str)| line(i, name, points(&|row| row.speeds[i].rate));
+        let lines = names.iter().enumerate().map(moved).chain([copied]).collect();
+        Panel::fitting(title, ("GB/s", "KiB"), lines)
+    };
+    let calls = |direction, title: &str| {
+        let small: Vec<_> = of(true, direction).filter(|row| row.block_bytes == 4 * KIB).collect();
+        let moved = |(i, name): (usize, &&str)| {
+            let points = small.iter().map(|row| (row.descriptors as f64, row.speeds[i].longest_ms));
+            line(i, name, points.collect())
+        };
+        Panel::fitting(title, ("ms", ""), names.iter().enumerate().map(moved).collect())
+    };
+    svg(&[
+        rates(true, Direction::Write, "WRITE, scattered, by block size"),
+        rates(true, Direction::Read, "READ, scattered, by block size"),
+        rates(false, Direction::Write, "WRITE, in order, by block size"),
+        rates(false, Direction::Read, "READ, in order, by block size"),
+        calls(Direction::Write, "WRITE, longest call, by descriptors of 4 KiB"),
+        calls(Direction::Read, "READ, longest call, by descriptors of 4 KiB"),
+    ])
+}
+
 fn main() {
+    let mut args = std::env::args_os().skip(1);
+    let path = match (args.next(), args.next()) {
+        (None, None) => None,
+        (Some(flag), Some(path)) if flag == "--svg" => Some(PathBuf::from(path)),
+        _ => panic!("nothing but --svg FILE is understood"),
+    };
     let mut contenders = contenders();
     let regions = [(); 2].map(|()| ShmRegion::populated(POOL_BYTES).unwrap());
     print!("{:>10} {:>5} {:>8} {:>11} {:>7}", "order", "", "block", "descriptors", "memcpy");
     contenders.iter().for_each(|contender| print!(" {:>8} {:>8}", contender.name, "longest"));
     println!("\n{:>45} {}", "GB/s", "    GB/s       ms".repeat(contenders.len()));
+    let mut rows = Vec::new();
     for scattered in [true, false] {
         for (block_bytes, descriptors) in SHAPES {
             let shape = Shape::new(block_bytes, descriptors, scattered);
@@ -234,16 +307,16 @@ fn main() {
                     speeds.push(contender.speed(direction, lists, &shape));
                 }
             }
-            for (direction, speeds) in ["READ", "WRITE"].into_iter().zip(speeds) {
-                let order = if scattered { "scattered" } else { "in order" };
-                print!(
-                    "{order:>10} {direction:>5} {:>4} KiB {:>11} {memcpy:>7.2}",
-                    block_bytes >> 10,
-                    shape.pairs.len()
-                );
-                speeds.iter().for_each(|speed| print!(" {:>8.2} {:>8.2}", speed.rate, speed.longest_ms));
-                println!();
+            for (direction, speeds) in [Direction::Read, Direction::Write].into_iter().zip(speeds) {
+                let descriptors = shape.pairs.len();
+                let row = Row { scattered, direction, block_bytes, descriptors, memcpy, speeds };
+                row.print();
+                rows.push(row);
             }
         }
+    }
+    if let Some(path) = path {
+        let names: Vec<_> = contenders.iter().map(|contender| contender.name).collect();
+        std::fs::write(path, plot(&rows, &names)).unwrap();
     }
 }

@@ -20,6 +20,7 @@ pub mod tcp;
 mod token;
 pub mod transfer_thread;
 pub mod transport;
+pub mod trial;
 
 pub use convert::Conversion;
 pub use kv_pool::{KvPool, KvPost};

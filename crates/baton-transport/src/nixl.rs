@@ -8,7 +8,7 @@
 //!
 //! Posts are cut into slices of at most 512 KiB and 256 runs, neighbours merged, because where NIXL copies it does
 //! so in the call that starts a transfer. Up to 32 of them are in flight to a peer, so that a real network is kept
-//! busy. NIXL has no thread of its own here: it makes progress when the transport is polled, every 50 microseconds
+//! busy. With UCX NIXL has no thread of its own here: it makes progress when the transport is polled, every 50 microseconds
 //! while bytes move in either direction, and every 10 milliseconds while none do.
 //!
 //! # The fence
@@ -20,7 +20,8 @@
 //! - the end of the peer's process or agent, which ends its link without Bye: a process keeps a link as long as any
 //!   of its threads runs, and writes of CMA are made by such a thread. What a dead peer had sent over TCP may still
 //!   be on its way: our library takes it in until it finds the end of the connection, and then refuses to notify
-//!   the peer. Only then is it lost.
+//!   the peer. Only then is it lost. (Over libfabric the end of the link counts alone: there a notification to a peer that is
+//!   gone may be tried for ever.)
 //!
 //! A peer that is stopped, or cannot be reached, is not lost until it is heard of again.
 //!
@@ -30,8 +31,12 @@
 //! bytes are taken in.
 //!
 //! # Ranks
-//! All ranks of an engine here are in one process and one region, so one agent serves them all. Engines whose ranks are
-//! processes of their own would need an agent for each.
+//! All ranks of an engine here are in one process and one region, so one agent serves them all (docs/protocol.md says what
+//! that changes). Engines whose ranks are processes of their own would need an agent for each.
+//!
+//! # Lists
+//! Prepared lists are ours and not NIXL's: what a slice moves are runs of merged neighbours, cut anywhere, and those are no
+//! entries of a list. Preparing would save 1 to 2 % of a slice (docs/protocol.md).
 //!
 //! # Trust
 //! Whoever can reach the backend's port or network and was told our metadata can read and write the region: NIXL
@@ -42,13 +47,14 @@ mod config;
 mod door;
 mod drain;
 mod install;
+mod inventory;
 mod library;
 mod link;
 mod metadata;
 mod peer;
 mod postings;
 mod serving;
-pub mod trial;
+mod ucx;
 mod word;
 
 use std::collections::BTreeMap;
@@ -61,10 +67,11 @@ use baton_types::{EngineId, MemoryRegion};
 use rustix::event::{EventfdFlags, eventfd};
 
 use self::agent::Agent;
-use self::config::PATIENCE;
 pub use self::config::{NixlBackend, NixlConfig, NixlReads};
+use self::config::{PATIENCE, has_rdma_device};
 use self::door::Door;
 pub use self::install::NixlInstall;
+pub use self::inventory::{Inventory, Plugin};
 pub use self::library::{NIXL_VERSION, NixlError, NixlLibrary};
 use self::metadata::Metadata;
 use self::peer::Peer;
@@ -118,6 +125,10 @@ impl NixlTransport {
         config: NixlConfig,
         library: &'static NixlLibrary,
     ) -> Result<Self, NixlError> {
+        let is_tcp = config.backend == NixlBackend::Libfabric && !has_rdma_device();
+        if is_tcp && !config.takes_early_completions {
+            return Err(NixlError::EarlyCompletions);
+        }
         let io = |error: std::io::Error| NixlError::Io(error.to_string());
         let us = Us { id, token: random_bytes().map_err(io)? };
         let address = listening_address(&config.host, config.port).map_err(io)?;
@@ -128,12 +139,7 @@ impl NixlTransport {
         let poller = Poller::new(&door.listener, &alarm, PATIENCE).map_err(|error| io(error.into()))?;
         // No other agent has it, be it of the same engine.
         let number = u64::from_le_bytes(*random_bytes().map_err(io)?.first_chunk().expect("16 bytes"));
-        let agent = Agent::new(
-            library,
-            &format!("{}#{number:016x}", us.id),
-            config.backend.plugin(),
-            &config.params,
-        )?;
+        let agent = Agent::new(library, &format!("{}#{number:016x}", us.id), config.backend, &config.params)?;
         Ok(Self {
             us,
             host,
@@ -215,8 +221,10 @@ fn waker_of(alarm: &Arc<OwnedFd>) -> Waker {
     })
 }
 
-fn io(error: NixlError) -> TransportError {
-    TransportError::Io(error.to_string())
+impl From<NixlError> for TransportError {
+    fn from(error: NixlError) -> Self {
+        Self::Io(error.to_string())
+    }
 }
 
 impl Transport for NixlTransport {
@@ -228,10 +236,10 @@ impl Transport for NixlTransport {
         if self.region.is_some() {
             return Err(TransportError::BadRegion("there is one already"));
         }
-        self.agent.register(region.base(), region.len()).map_err(io)?;
+        self.agent.register(region.base(), region.len())?;
         self.lists = Lists::new(region.len() as u64, &self.limits);
         self.region = Some(region);
-        self.agent_metadata = self.agent.metadata().map_err(io)?;
+        self.agent_metadata = self.agent.metadata()?;
         Ok(())
     }
 
@@ -278,8 +286,7 @@ impl Transport for NixlTransport {
         let random = random_bytes().map_err(|error| TransportError::Io(error.to_string()))?;
         let path = u64::from_le_bytes(*random.first_chunk().expect("16 bytes"));
         let (host, port) = (metadata.host.clone(), metadata.port);
-        let mut known =
-            Peer::new(peer, metadata, path, &self.limits, self.config.reads.are_asked(self.config.backend));
+        let mut known = Peer::new(peer, metadata, path, &self.limits, &self.config);
         match Resolver::address(&host, port) {
             Some(address) => known.dial(&self.us, vec![address], &mut self.poller)?,
             None => self.resolver.ask(path, &host, port)?,

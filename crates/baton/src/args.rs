@@ -2,6 +2,7 @@
 
 mod bench;
 mod chat;
+mod doctor;
 mod engine;
 mod nixl;
 mod report;
@@ -20,8 +21,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use bench::{ApiName, ArrivalsName, BenchArgs, BenchCommand, CompareArgs, MeasuringArgs};
 pub use chat::ChatArgs;
+pub use doctor::DoctorArgs;
 pub use engine::{EngineArgs, KvOrderName, KvType, LostKv, Precision, TransportKind};
-pub use nixl::{NixlArgs, NixlCommand};
+pub use nixl::{NixlArgs, NixlCommand, NixlTrialArgs};
 pub use report::{ReportArgs, ReportFormat};
 pub use route::RouteArgs;
 pub use routing::{HandOff, Policy, RoutingArgs, Strategy};
@@ -76,6 +78,8 @@ pub enum Command {
     Bench(Box<BenchArgs>),
     /// Make a page of results of `baton bench`
     Report(ReportArgs),
+    /// Tell whether this machine can hand KV over, and what to do if not
+    Doctor(DoctorArgs),
     /// Fetch and check NIXL, which --transport=nixl needs
     Nixl(NixlArgs),
 }
@@ -84,7 +88,7 @@ pub enum Command {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "All commands")]
 pub struct CommonArgs {
-    /// TOML file with the tables [up], [serve], [route], [chat], [bench] and [report]
+    /// TOML file with the tables [up], [serve], [route], [chat], [bench], [report] and [doctor]
     #[arg(long, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Log what is at least this important

@@ -4,8 +4,11 @@ mod args;
 mod bench;
 mod chat;
 mod descriptors;
+mod doctor;
 mod http;
 mod log;
+#[cfg(test)]
+mod manifests;
 mod model;
 mod nixl;
 mod report;
@@ -42,7 +45,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Chat(args) => on_this_thread(chat::chat(args)),
         Command::Report(args) => report::report(args),
         Command::Serve(args) => on_all_cores(serve::serve(args)),
-        Command::Nixl(args) => nixl::nixl(args.what),
+        Command::Nixl(args) => nixl::nixl(&args.what),
+        Command::Doctor(args) => doctor::doctor(args),
         Command::Bench(args) => on_all_cores(bench::bench(args)),
         Command::Route(args) => on_all_cores(route::route(args)),
     }

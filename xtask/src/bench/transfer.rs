@@ -1,5 +1,7 @@
 //! `cargo x bench transfer`: the transports and what could move the same bytes without them.
 
+use std::path::{Path, PathBuf};
+
 use xshell::{Shell, cmd};
 
 use super::conditions::{Conditions, Load, Meanwhile};
@@ -13,7 +15,14 @@ const EXAMPLES: [(&str, &str, &str); 4] = [
     ("transports_bench", "all of them, the best of 3 rounds; nixl over UCX by TCP", "tcp"),
 ];
 
-pub fn run(sh: &Shell) -> anyhow::Result<()> {
+#[derive(clap::Args)]
+pub struct Args {
+    /// Plot what all transports do: one file for each way that NIXL takes, FILE-all.svg and FILE-tcp.svg
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+pub fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     let conditions = Conditions::read(sh)?;
     cmd!(sh, "cargo build --release --quiet --package baton-transport --examples").run()?;
     print!("{conditions}");
@@ -22,7 +31,9 @@ pub fn run(sh: &Shell) -> anyhow::Result<()> {
     for (example, title, ucx_tls) in EXAMPLES {
         println!("\n{title}");
         let before = Load::read()?;
-        cmd!(sh, "cargo run --release --quiet --package baton-transport --example {example}")
+        let plot = args.svg.as_deref().filter(|_| !ucx_tls.is_empty()).map(|path| plot_path(path, ucx_tls));
+        let plot = plot.iter().flat_map(|path| [Path::new("--svg"), path]);
+        cmd!(sh, "cargo run --release --quiet --package baton-transport --example {example} -- {plot...}")
             .env("UCX_TLS", ucx_tls)
             .env("UCX_NET_DEVICES", "lo")
             // By shared memory the comparison is with NIXL's own reads, which are good there.
@@ -32,4 +43,20 @@ pub fn run(sh: &Shell) -> anyhow::Result<()> {
         print!("{}", Meanwhile { before, after: Load::read()? });
     }
     Ok(())
+}
+
+/// `speed.svg` of NIXL by TCP is `speed-tcp.svg`.
+fn plot_path(path: &Path, way: &str) -> PathBuf {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!("{stem}-{way}.svg"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_way_has_a_plot_of_its_own() {
+        assert_eq!(plot_path(Path::new("docs/speed.svg"), "tcp"), Path::new("docs/speed-tcp.svg"));
+    }
 }

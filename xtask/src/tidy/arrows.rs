@@ -15,6 +15,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("baton-openai", &["baton-types"]),
     ("baton-workload", &["baton-types"]),
     ("baton-trace", &[]),
+    ("baton-plot", &[]),
     // Programs.
     (
         "baton-server",
@@ -31,7 +32,15 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("baton-router", &["baton-types", "baton-routing", "baton-openai", "baton-trace"]),
     (
         "baton-sim",
-        &["baton-types", "baton-proto", "baton-engine", "baton-routing", "baton-model", "baton-workload"],
+        &[
+            "baton-types",
+            "baton-proto",
+            "baton-engine",
+            "baton-routing",
+            "baton-model",
+            "baton-workload",
+            "baton-plot",
+        ],
     ),
     ("baton-bench", &["baton-types", "baton-workload", "baton-openai"]),
     ("baton-soak", &["baton-openai"]),

@@ -4,7 +4,9 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fmt;
 use std::ptr::{NonNull, null, null_mut};
+use std::time::Duration;
 
+use super::config::NixlBackend;
 use super::library::{AgentConfig, Api, Handle, NixlError, NixlLibrary, Status};
 use crate::transport::Direction;
 
@@ -19,7 +21,7 @@ pub(super) struct Piece {
     pub len: usize,
 }
 
-/// An agent without threads of its own: it makes progress in the calls of the one thread that has it.
+/// An agent. It makes progress in the calls of the one thread that has it; with some backends also in a thread of NIXL's.
 pub(super) struct Agent {
     api: &'static Api,
     handle: Handle,
@@ -80,28 +82,12 @@ impl Agent {
     pub fn new(
         library: &'static NixlLibrary,
         name: &str,
-        backend: &str,
+        backend: NixlBackend,
         params: &[(String, String)],
     ) -> Result<Self, NixlError> {
-        let (api, name) = (&library.api, text(name)?);
-        let config = AgentConfig {
-            progress_thread: false,
-            listen_thread: false,
-            listen_port: 0,
-            thread_sync: 0,
-            num_workers: 1,
-            progress_delay_us: 0,
-            listen_delay_us: 0,
-            telemetry: false,
-        };
-        let none = null_mut();
-        // SAFETY: name and config are read in the call.
-        let handle = made("creating an agent", |out| unsafe {
-            (api.create_configured_agent)(name.as_ptr(), &raw const config, out)
-        })?;
-        let mut agent =
-            Self { api, handle, backend: none, args: none, notifications: none, registered: none };
-        agent.create_backend(backend, params)?;
+        let mut agent = Self::bare(library, name, backend.progress_delay())?;
+        let api = agent.api;
+        agent.create_backend(backend.plugin(), params)?;
         // SAFETY: `out` is written; the two handles are of the kinds that the function names.
         unsafe {
             agent.args = made("creating arguments", |out| (api.create_opt_args)(out))?;
@@ -111,6 +97,35 @@ impl Agent {
             agent.notifications = made("creating a mailbox", |out| (api.create_notif_map)(out))?;
         }
         Ok(agent)
+    }
+
+    /// One that moves nothing, and says what NIXL has.
+    pub fn without_backend(library: &'static NixlLibrary, name: &str) -> Result<Self, NixlError> {
+        Self::bare(library, name, None)
+    }
+
+    fn bare(
+        library: &'static NixlLibrary,
+        name: &str,
+        progress_delay: Option<Duration>,
+    ) -> Result<Self, NixlError> {
+        let (api, name) = (&library.api, text(name)?);
+        let config = AgentConfig {
+            progress_thread: progress_delay.is_some(),
+            listen_thread: false,
+            listen_port: 0,
+            thread_sync: 0,
+            num_workers: 1,
+            progress_delay_us: progress_delay.map_or(0, |delay| delay.as_micros() as u64),
+            listen_delay_us: 0,
+            telemetry: false,
+        };
+        // SAFETY: name and config are read in the call.
+        let handle = made("creating an agent", |out| unsafe {
+            (api.create_configured_agent)(name.as_ptr(), &raw const config, out)
+        })?;
+        let none = null_mut();
+        Ok(Self { api, handle, backend: none, args: none, notifications: none, registered: none })
     }
 
     fn create_backend(&mut self, backend: &str, params: &[(String, String)]) -> Result<(), NixlError> {

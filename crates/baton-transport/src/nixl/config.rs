@@ -22,6 +22,21 @@ impl NixlBackend {
             Self::Libfabric => "LIBFABRIC",
         }
     }
+
+    /// Whether a notification to a peer that is gone fails. Of libfabric it was seen to be tried for ever, in the call.
+    pub(super) fn can_probe(self) -> bool {
+        self == Self::Ucx
+    }
+
+    /// How long a thread of NIXL's own sleeps between two looks at the network; none if it shall have no thread.
+    pub(super) fn progress_delay(self) -> Option<Duration> {
+        match self {
+            // It would take a core from whoever copies, and we call it often enough.
+            Self::Ucx => None,
+            // To load a peer's metadata is to wait for the peer's answer: two that do so at once would wait for each other.
+            Self::Libfabric => Some(Duration::from_micros(100)),
+        }
+    }
 }
 
 impl fmt::Display for NixlBackend {
@@ -68,7 +83,7 @@ impl NixlReads {
     }
 }
 
-fn has_rdma_device() -> bool {
+pub(super) fn has_rdma_device() -> bool {
     std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some())
 }
 
@@ -99,6 +114,9 @@ pub struct NixlConfig {
     pub reads: NixlReads,
     /// Handed to the backend as they are.
     pub params: Vec<(String, String)>,
+    /// Take libfabric's TCP where there is no RDMA device: only to try things out. Its writes are complete before they have arrived, so
+    /// that no word of a peer's is a fence (I3).
+    pub takes_early_completions: bool,
 }
 
 impl Default for NixlConfig {
@@ -110,6 +128,7 @@ impl Default for NixlConfig {
             backend: NixlBackend::default(),
             reads: NixlReads::default(),
             params: Vec::new(),
+            takes_early_completions: false,
         }
     }
 }

@@ -20,17 +20,20 @@ const PROBE_EVERY: Duration = Duration::from_millis(2);
 const POLLS: u8 = 4;
 
 impl Drain {
-    /// After the end of a link that the peer has not ended with a Bye.
-    pub fn new(end: &Said, now: Instant) -> Self {
-        Self { next_probe: now, polls_left: None, is_hopeless: *end == Said::Broken }
+    /// After the end of a link that the peer has not ended with a Bye. Where NIXL cannot be asked whether it still reaches a peer, the
+    /// end of the link is all there is to go by.
+    pub fn new(end: &Said, can_probe: bool, now: Instant) -> Self {
+        let polls_left = (!can_probe).then_some(POLLS);
+        Self { next_probe: now, polls_left, is_hopeless: *end == Said::Broken }
     }
 
     /// Whether everything has been taken out of the network.
     pub fn is_done(&mut self, agent: &Agent, peer: &CStr, now: Instant) -> bool {
         match &mut self.polls_left {
+            _ if self.is_hopeless => {}
             Some(0) => return true,
             Some(polls) => *polls -= 1,
-            None if !self.is_hopeless && now >= self.next_probe => {
+            None if now >= self.next_probe => {
                 self.next_probe = now + PROBE_EVERY;
                 // NIXL takes in all that has come on a connection before it finds its end.
                 if agent.notify(peer, &[]).is_err() {

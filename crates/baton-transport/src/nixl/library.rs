@@ -27,6 +27,11 @@ pub enum NixlError {
     Unusable { path: PathBuf, why: String },
     #[error("NIXL has no backend {0}; it has {1}")]
     NoBackend(String, String),
+    #[error(
+        "the backend libfabric would use TCP here, for there is no RDMA device, and its TCP says that bytes have arrived when they have \
+         not; use --nixl-backend=ucx or --transport=tcp"
+    )]
+    EarlyCompletions,
     #[error("NIXL: {0} failed ({1})")]
     Call(&'static str, Status),
     #[error("{0:?} is no text that NIXL takes")]
@@ -183,6 +188,17 @@ impl NixlLibrary {
         std::mem::forget(library);
         Ok(Self { path, api })
     }
+}
+
+/// Whether the system's loader takes a library, and if not, what it lacks.
+pub(super) fn loads(path: &Path) -> Result<(), String> {
+    // SAFETY: as in `open`; it is a plugin of the NIXL that the operator chose.
+    match unsafe { Library::open(Some(path), RTLD_NOW) } {
+        // NIXL's plugins are not made to be unloaded.
+        Ok(library) => std::mem::forget(library),
+        Err(error) => return Err(reason(&error)),
+    }
+    Ok(())
 }
 
 /// With what the loader said, such as which library is missing.

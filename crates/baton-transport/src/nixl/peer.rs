@@ -12,6 +12,7 @@ use baton_types::EngineId;
 use rustix::io::Errno;
 
 use super::agent::Agent;
+use super::config::NixlConfig;
 use super::drain::Drain;
 use super::library::NixlError;
 use super::link::{Link, Said};
@@ -79,6 +80,8 @@ pub(super) struct Peer {
     /// The number of our path, which goes with our notifications.
     pub path: u64,
     handshake: Duration,
+    /// Whether NIXL can be asked if it still reaches the peer.
+    can_probe: bool,
     /// When the peer must have let us in.
     answer_by: Instant,
     /// Not tried yet.
@@ -98,10 +101,12 @@ impl Peer {
         metadata: Metadata,
         path: u64,
         limits: &TransportLimits,
-        are_reads_asked: bool,
+        config: &NixlConfig,
     ) -> Self {
+        let are_reads_asked = config.reads.are_asked(config.backend);
         Self {
             id: id.clone(),
+            can_probe: config.backend.can_probe(),
             lists: Lists::new(metadata.region_bytes, limits),
             metadata,
             agent: CString::default(),
@@ -311,7 +316,7 @@ impl Peer {
                 }
                 Said::Word(_) | Said::Nonsense => self.leave(self.gone(), events),
                 end @ (Said::End | Said::Broken) => {
-                    self.incoming = Incoming::Draining(Drain::new(&end, now));
+                    self.incoming = Incoming::Draining(Drain::new(&end, self.can_probe, now));
                     self.leave(self.gone(), events);
                 }
             }
@@ -340,7 +345,7 @@ impl Peer {
                     return;
                 }
                 (end @ (Said::End | Said::Broken), Outgoing::Open { .. }) if self.postings.awaits_gifts() => {
-                    self.outgoing = Outgoing::Draining(Drain::new(&end, now));
+                    self.outgoing = Outgoing::Draining(Drain::new(&end, self.can_probe, now));
                     false
                 }
                 (said, outgoing) => {

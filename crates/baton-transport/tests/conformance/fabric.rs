@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use baton_transport::{
-    MemoryHub, MemoryTransport, NixlConfig, NixlLibrary, NixlReads, NixlTransport, PeerTls, ShmRegion,
-    ShmTransport, TcpConfig, TcpTransport, Transport, TransportLimits,
+    MemoryHub, MemoryTransport, NixlBackend, NixlConfig, NixlLibrary, NixlReads, NixlTransport, PeerTls,
+    ShmRegion, ShmTransport, TcpConfig, TcpTransport, Transport, TransportLimits,
 };
 use baton_types::{EngineId, HeapRegion, MemoryRegion};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
@@ -72,8 +72,8 @@ impl Fabric for TcpFabric {
     }
 }
 
-/// Over whatever `UCX_TLS` chooses, with the reads that `BATON_TEST_NIXL_READS` chooses, and links at
-/// `BATON_TEST_HOST`. `NIXL_PREFIX` says where NIXL is.
+/// Over the backend that `BATON_TEST_NIXL_BACKEND` chooses, which is UCX, and whatever `UCX_TLS` chooses, with the reads that
+/// `BATON_TEST_NIXL_READS` chooses, and links at `BATON_TEST_HOST`. `NIXL_PREFIX` says where NIXL is.
 pub struct NixlFabric;
 
 impl Fabric for NixlFabric {
@@ -83,10 +83,12 @@ impl Fabric for NixlFabric {
 
     fn transport(&self, id: EngineId, limits: TransportLimits) -> Box<dyn Transport> {
         let library = NixlLibrary::load(None).unwrap();
-        let reads =
-            std::env::var("BATON_TEST_NIXL_READS").map_or(NixlReads::Auto, |reads| reads.parse().unwrap());
-        let host = std::env::var("BATON_TEST_HOST").unwrap_or_else(|_| NixlConfig::default().host);
-        let config = NixlConfig { reads, host, ..NixlConfig::default() };
+        let said = |name| std::env::var(name).ok();
+        let reads = said("BATON_TEST_NIXL_READS").map_or(NixlReads::Auto, |reads| reads.parse().unwrap());
+        let backend = said("BATON_TEST_NIXL_BACKEND").map_or(NixlBackend::Ucx, |name| name.parse().unwrap());
+        let host = said("BATON_TEST_HOST").unwrap_or_else(|| NixlConfig::default().host);
+        let takes_early_completions = backend == NixlBackend::Libfabric;
+        let config = NixlConfig { backend, reads, host, takes_early_completions, ..NixlConfig::default() };
         Box::new(NixlTransport::new(id, limits, config, library).unwrap())
     }
 }

@@ -208,9 +208,10 @@ pub enum TransportKind {
     Nixl,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum NixlBackend {
     /// InfiniBand, RoCE, TCP, and shared memory
+    #[default]
     Ucx,
     /// EFA of AWS, among others
     Libfabric,
@@ -226,7 +227,8 @@ pub enum NixlReads {
     Asked,
 }
 
-fn nixl_param(text: &str) -> Result<(String, String), String> {
+/// Reads KEY=VALUE.
+pub fn nixl_param(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("it is no KEY=VALUE")?;
     Ok((key.to_owned(), value.to_owned()))
 }

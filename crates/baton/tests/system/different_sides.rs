@@ -74,6 +74,22 @@ fn ranks() {
     ]);
 }
 
+/// Heads of one rank go to several, and of several to one, each in a post of its own.
+#[test]
+#[ignore = "needs NIXL: cargo x nixl"]
+fn ranks_and_block_sizes_over_nixl() {
+    let (flags, prompts) = (["--kv-memory=64MiB", "--transport=nixl"], prompts(1, 256));
+    let want = alone(&flags, &prompts);
+    for (prefill, decode) in [
+        ("--kv-ranks=4", "--kv-ranks=1"),
+        ("--kv-ranks=1", "--kv-ranks=4"),
+        ("--kv-ranks=4 --block-tokens=64", "--kv-ranks=2"),
+        ("--block-tokens=24", "--block-tokens=16 --unit-tokens=8"),
+    ] {
+        assert_same_words(&flags, prefill, decode, &prompts, &want);
+    }
+}
+
 /// What the emulated model stores is exact in every type.
 #[test]
 fn kv_types() {

@@ -9,13 +9,9 @@ use baton_soak::{Cluster, Recipe, round};
 const CLIENTS: usize = 8;
 const SEED: u64 = 1;
 
-fn under_faults(strategy: &'static str) {
-    let recipe = |strategy| Recipe {
-        binary: env!("CARGO_BIN_EXE_baton").into(),
-        strategy,
-        transport: "shm",
-        logs: None,
-    };
+fn under_faults(strategy: &'static str, transport: &'static str) {
+    let recipe =
+        |strategy| Recipe { binary: env!("CARGO_BIN_EXE_baton").into(), strategy, transport, logs: None };
     let right = round::right_answers(recipe("none")).unwrap();
     let mut cluster = Cluster::start(recipe(strategy), None).unwrap();
     let warm = round::warm_up(&cluster, &right, CLIENTS).unwrap();
@@ -32,10 +28,22 @@ fn under_faults(strategy: &'static str) {
 
 #[test]
 fn under_push() {
-    under_faults("push");
+    under_faults("push", "shm");
 }
 
 #[test]
 fn under_pull() {
-    under_faults("pull");
+    under_faults("pull", "shm");
+}
+
+#[test]
+#[ignore = "needs NIXL: cargo x nixl"]
+fn under_push_over_nixl() {
+    under_faults("push", "nixl");
+}
+
+#[test]
+#[ignore = "needs NIXL: cargo x nixl"]
+fn under_pull_over_nixl() {
+    under_faults("pull", "nixl");
 }

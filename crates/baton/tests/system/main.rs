@@ -4,6 +4,8 @@ mod bench;
 mod chat;
 mod conversations;
 mod different_sides;
+mod doctor;
+mod fences;
 mod kills;
 mod program;
 mod report;
