@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use baton_types::{Mutant, SeqId, Time, TokenId, TransferId};
+use baton_types::{Mutant, SeqId, Time, TokenId, TransferId, TransferMode};
 
 use crate::action::{FinishReason, HandOff, Handle, Input, Output, Refusal, Request, SeqFailure};
 use crate::batch::StepResult;
@@ -163,11 +163,8 @@ impl Engine {
             Some(Refusal::PoolTooSmall { blocks: blocks as u32, limit: self.config.num_blocks })
         } else if self.draining {
             Some(Refusal::Draining)
-        } else if matches!(request.hand_off, HandOff::FromPeer { .. })
-            && self.inbound_blocks() + blocks > self.config.max_inbound_blocks
-        {
-            let limit = self.config.max_inbound_blocks as u32;
-            Some(Refusal::KvInFlight { blocks: blocks as u32, limit })
+        } else if let Some(limit) = self.inbound_limit(&request.hand_off, blocks) {
+            Some(Refusal::KvInFlight { blocks: blocks as u32, limit: limit as u32 })
         } else if self.queues.queued() >= self.config.max_waiting {
             Some(Refusal::Overloaded)
         } else {
@@ -175,10 +172,30 @@ impl Engine {
         }
     }
 
-    /// Blocks that sequences with KV from peers hold or wait for.
-    fn inbound_blocks(&self) -> usize {
+    /// The limit that so many blocks more to receive into would break, if there is one.
+    ///
+    /// KV that is pushed, or pulled early, takes blocks at both ends from the beginning. If a destination waited here for the
+    /// blocks of others, its source could hold what those others' sources need, and both engines would wait for each other (I8).
+    /// So all of those find room at once as soon as what runs here has ended.
+    fn inbound_limit(&self, hand_off: &HandOff, blocks: usize) -> Option<usize> {
+        let HandOff::FromPeer { mode, .. } = hand_off else { return None };
+        let Config { num_blocks, watermark_blocks, max_receiving, max_inbound_blocks, .. } = self.config;
+        let (sequences, inbound) = self.inbound();
+        let room = num_blocks as usize - watermark_blocks;
+        let both_begin = *mode != TransferMode::Pull;
+        let crowded = sequences >= max_receiving || (sequences > 0 && inbound + blocks > room);
+        match () {
+            () if inbound + blocks > max_inbound_blocks => Some(max_inbound_blocks),
+            () if both_begin && crowded => Some(room),
+            () => None,
+        }
+    }
+
+    /// Sequences with KV from peers, and the blocks that they hold or wait for.
+    fn inbound(&self) -> (usize, usize) {
         let ids = self.queues.expecting.iter().chain(&self.queues.receiving);
-        ids.map(|id| self.blocks.blocks_for(self.sequences[id].tokens.len())).sum()
+        let blocks = ids.map(|id| self.blocks.blocks_for(self.sequences[id].tokens.len()));
+        blocks.fold((0, 0), |(sequences, all), blocks| (sequences + 1, all + blocks))
     }
 
     /// From outside, in whatever phase the sequence is.

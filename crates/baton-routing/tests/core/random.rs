@@ -64,6 +64,7 @@ fn op() -> impl Strategy<Value = Op> {
         LegFault::Connect,
         LegFault::Broken,
         LegFault::Overloaded,
+        LegFault::KvInFlight,
         LegFault::ServerError,
         LegFault::Refused,
         LegFault::BadAnswer,
