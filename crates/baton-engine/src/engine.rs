@@ -56,6 +56,15 @@ impl Queues {
     }
 }
 
+/// Sequences with KV from peers, without those that have it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Inbound {
+    pub sequences: usize,
+    pub blocks: usize,
+    /// Whether the source of any of them computes while it waits here.
+    pub both_begin: bool,
+}
+
 /// The step that the runner is computing.
 #[derive(Debug)]
 pub struct InFlight {
@@ -174,28 +183,33 @@ impl Engine {
 
     /// The limit that so many blocks more to receive into would break, if there is one.
     ///
-    /// KV that is pushed, or pulled early, takes blocks at both ends from the beginning. If a destination waited here for the
-    /// blocks of others, its source could hold what those others' sources need, and both engines would wait for each other (I8).
-    /// So all of those find room at once as soon as what runs here has ended.
+    /// KV that is pushed, or pulled early, takes blocks at both ends from the beginning. If a destination waited for the blocks of
+    /// such a one, its source could hold what that one's source needs, and both engines would wait for each other (I8). So
+    /// where there are any, all that is to be received finds room at once as soon as what runs here has ended.
     fn inbound_limit(&self, hand_off: &HandOff, blocks: usize) -> Option<usize> {
         let HandOff::FromPeer { mode, .. } = hand_off else { return None };
         let Config { num_blocks, watermark_blocks, max_receiving, max_inbound_blocks, .. } = self.config;
-        let (sequences, inbound) = self.inbound();
+        let inbound = self.inbound();
         let room = num_blocks as usize - watermark_blocks;
-        let both_begin = *mode != TransferMode::Pull;
-        let crowded = sequences >= max_receiving || (sequences > 0 && inbound + blocks > room);
+        let crowded = inbound.sequences >= max_receiving || inbound.blocks + blocks > room;
         match () {
-            () if inbound + blocks > max_inbound_blocks => Some(max_inbound_blocks),
-            () if both_begin && crowded => Some(room),
+            () if inbound.sequences == 0 => None,
+            () if inbound.blocks + blocks > max_inbound_blocks => Some(max_inbound_blocks),
+            () if crowded && (inbound.both_begin || *mode != TransferMode::Pull) => Some(room),
             () => None,
         }
     }
 
-    /// Sequences with KV from peers, and the blocks that they hold or wait for.
-    fn inbound(&self) -> (usize, usize) {
-        let ids = self.queues.expecting.iter().chain(&self.queues.receiving);
-        let blocks = ids.map(|id| self.blocks.blocks_for(self.sequences[id].tokens.len()));
-        blocks.fold((0, 0), |(sequences, all), blocks| (sequences + 1, all + blocks))
+    /// What sequences with KV from peers hold or wait for.
+    pub(crate) fn inbound(&self) -> Inbound {
+        let mut inbound = Inbound::default();
+        for seq in self.queues.expecting.iter().chain(&self.queues.receiving).map(|id| &self.sequences[id]) {
+            inbound.sequences += 1;
+            inbound.blocks += self.blocks.blocks_for(seq.tokens.len());
+            inbound.both_begin |=
+                matches!(seq.part, Part::Destination { mode, .. } if mode != TransferMode::Pull);
+        }
+        inbound
     }
 
     /// From outside, in whatever phase the sequence is.

@@ -251,7 +251,7 @@ fn in_small_pools_no_transfer_waits_for_a_time_limit() {
             }
         }
         let idle = pair.run_until_idle();
-        assert!(idle < Time::from_millis(20_000), "seed {seed}: idle only at {idle:?}");
+        assert!(idle < Time::from_millis(20_000), "seed {seed}: idle only at {idle:?}\n{}", pair.log);
         let counters = pair.nodes[1].core.stats().counters;
         assert_eq!(counters.transfers_lost, 0, "seed {seed}");
         received += counters.transfers_received;

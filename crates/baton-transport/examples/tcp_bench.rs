@@ -252,7 +252,9 @@ fn main() {
                     speed(|| tcp.round(Direction::Read, &pairs)),
                 ];
                 if round > 0 {
-                    for (all, speed) in [&mut plains, &mut blocks, &mut writes, &mut reads].into_iter().zip(speeds) {
+                    for (all, speed) in
+                        [&mut plains, &mut blocks, &mut writes, &mut reads].into_iter().zip(speeds)
+                    {
                         all.push(speed);
                     }
                 }

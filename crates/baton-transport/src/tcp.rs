@@ -123,11 +123,12 @@ impl TcpTransport {
                 Ready::Listener => self.door.accept(&mut self.poller, now),
                 // Heard in `wait`, so that an alarm rung since then ends the next sleep.
                 Ready::Waker => {}
-                Ready::Socket { key, readable, writable } => {
+                Ready::Socket { key, readable, writable, ended } => {
                     if let Some(lane) = self.peers.values_mut().find_map(|peer| peer.lane_mut(key)) {
                         lane.readable |= readable;
                         lane.writable |= writable;
-                    } else if let Some(from) = self.door.read(key, &self.memory, now) {
+                        lane.ended |= ended;
+                    } else if let Some(from) = self.door.read(key, ended, &self.memory, now) {
                         self.admit(&from);
                     }
                 }

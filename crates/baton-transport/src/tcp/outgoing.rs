@@ -15,6 +15,9 @@ use crate::transport::{Descriptor, Direction, Event, Post, TransportError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ended;
 
+/// Reads asked for together.
+const READS_AT_ONCE: usize = 4;
+
 impl From<Fault> for Ended {
     fn from(_: Fault) -> Self {
         Self
@@ -87,7 +90,7 @@ impl Outgoing {
     pub fn read(&mut self, memory: &Memory, now: Instant, events: &mut Vec<Event>) -> Result<(), Ended> {
         for ours in &mut self.lanes {
             let mut budget = SLICE_BYTES;
-            while ours.lane.readable && budget > 0 {
+            while ours.lane.may_hear() && budget > 0 {
                 match ours.lane.hear(memory, &mut budget, now) {
                     Heard::Nothing => break,
                     Heard::Frame(Frame::Welcome { region_bytes })
@@ -150,30 +153,33 @@ impl Outgoing {
     /// Gives a lane the next chunk, if it has room for one.
     fn take_chunk(&mut self, number: usize, memory: &Memory, events: &mut Vec<Event>) {
         let ours = &mut self.lanes[number];
-        if !ours.lane.writable || ours.lane.has_to_send() || !self.postings.has_chunks() {
+        if !ours.lane.writable || ours.lane.has_to_send() {
             return;
         }
-        let may_read = ours.asked.len() < MAX_READS;
-        let Some(Chunk { post, direction, local, remote }) = self.postings.next_chunk(may_read, events)
-        else {
-            return;
-        };
+        // Several reads are asked for by one call, and when several are answered: each call wakes the peer.
+        let most =
+            if ours.asked.len() <= MAX_READS - READS_AT_ONCE { ours.asked.len() + READS_AT_ONCE } else { 0 };
         let crc = self.crc;
-        match direction {
-            Direction::Write => {
-                let frame = Frame::Write { post, crc, runs: remote };
-                ours.lane.send_payload(memory, &frame, local, crc, Outcome::Moved);
-            }
-            Direction::Read => {
-                ours.lane.say(&Frame::Read { post, crc, runs: remote });
-                ours.asked.push_back(Asked { post, local });
+        while self.postings.has_chunks()
+            && let Some(Chunk { post, direction, local, remote }) =
+                self.postings.next_chunk(ours.asked.len() < most, events)
+        {
+            match direction {
+                Direction::Write => {
+                    let frame = Frame::Write { post, crc, runs: remote };
+                    return ours.lane.send_payload(memory, &frame, local, crc, Outcome::Moved);
+                }
+                Direction::Read => {
+                    ours.lane.say(&Frame::Read { post, crc, runs: remote });
+                    ours.asked.push_back(Asked { post, local });
+                }
             }
         }
     }
 
     /// Whether there is something to do at once.
     pub fn has_work(&self) -> bool {
-        self.unfinished || self.lanes.iter().any(|ours| ours.lane.readable)
+        self.unfinished || self.lanes.iter().any(|ours| ours.lane.may_hear())
     }
 
     /// When the peer counts as stalled, unless bytes move before.
