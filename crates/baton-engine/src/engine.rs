@@ -193,8 +193,8 @@ impl Engine {
         let room = num_blocks as usize - watermark_blocks;
         let crowded = inbound.sequences >= max_receiving || inbound.blocks + blocks > room;
         match () {
-            () if inbound.sequences == 0 => None,
             () if inbound.blocks + blocks > max_inbound_blocks => Some(max_inbound_blocks),
+            () if inbound.sequences == 0 => None,
             () if crowded && (inbound.both_begin || *mode != TransferMode::Pull) => Some(room),
             () => None,
         }
