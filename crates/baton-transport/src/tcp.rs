@@ -18,6 +18,7 @@
 //! does not read. At a limit a peer waits or its path is cut, and no other peer's with it.
 
 mod config;
+mod converting;
 mod door;
 mod frame;
 #[cfg(any(test, fuzzing))]
@@ -47,6 +48,7 @@ use self::door::Door;
 use self::memory::Memory;
 use self::metadata::Metadata;
 use self::peer::Peer;
+use crate::convert::Conversion;
 use crate::lists::{ListIds, Lists};
 use crate::permits::Permits;
 use crate::poller::{Poller, Ready};
@@ -232,6 +234,12 @@ impl Transport for TcpTransport {
     ) -> Result<ListId, TransportError> {
         let known = self.peers.get_mut(peer).ok_or_else(|| TransportError::UnknownPeer(peer.clone()))?;
         known.lists.prepare(self.list_ids.next()?, descriptors)
+    }
+
+    fn convert(&mut self, peer: &EngineId, conversion: Conversion) -> Result<(), TransportError> {
+        let known = self.peers.get_mut(peer).ok_or_else(|| TransportError::UnknownPeer(peer.clone()))?;
+        known.outgoing.convert(conversion);
+        Ok(())
     }
 
     fn post(&mut self, post: Post) -> Result<(), TransportError> {
