@@ -403,3 +403,40 @@ fn add(crc: &mut Option<u32>, memory: &Memory, range: Descriptor) {
         *crc = crc_of(memory, *crc, range);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::TcpListener;
+
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+    use crate::poller::{Poller, Ready, listen_at};
+
+    /// The kernel tells of both at once, and of the end never again.
+    #[test]
+    fn an_end_that_came_with_the_last_bytes_is_heard() {
+        let (nobody, _) = listen_at("127.0.0.1:0".parse().unwrap()).unwrap();
+        let waker = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        let mut poller = Poller::new(&nobody, &waker, Duration::from_secs(30)).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut lane =
+            Lane::new(Wire::Plain(poller.connect(listener.local_addr().unwrap()).unwrap()), Instant::now());
+        let (mut other, _) = listener.accept().unwrap();
+        let mut frame = Vec::new();
+        Frame::Welcome { region_bytes: 7 }.encode(&mut frame);
+        other.write_all(&frame).unwrap();
+        drop(other);
+        std::thread::sleep(Duration::from_millis(50));
+        let mut ready = Vec::new();
+        poller.ready(Duration::from_secs(10), &mut ready);
+        let Some(Ready::Socket { readable: true, ended, .. }) = ready.first() else { panic!("{ready:?}") };
+        lane.ended = *ended;
+        let (memory, budget) = (Memory::default(), &mut { 1 << 20 });
+        let heard = lane.hear(&memory, budget, Instant::now());
+        assert!(matches!(heard, Heard::Frame(Frame::Welcome { region_bytes: 7 })), "{heard:?}");
+        assert!(lane.may_hear());
+        assert!(matches!(lane.hear(&memory, budget, Instant::now()), Heard::End));
+    }
+}
