@@ -20,7 +20,8 @@ pub struct Config {
     pub max_model_len: usize,
     /// While so many sequences are without blocks, requests are refused. Preempted sequences may come on top.
     pub max_waiting: usize,
-    /// Sequences whose KV is on its way from a peer. They hold blocks, but no place in the step.
+    /// Sequences whose KV is on its way from a peer. They hold blocks, but no place in the step. Of those whose source computes
+    /// meanwhile no more are taken on than may be on their way at once, nor than the pool has room for at once (I8).
     pub max_receiving: usize,
     /// Blocks that sequences with KV from peers hold or wait for; beyond it such requests are refused, since what is queued
     /// behind a pool full of KV in flight only grows old.

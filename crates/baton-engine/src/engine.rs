@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use baton_types::{Mutant, SeqId, Time, TokenId, TransferId};
+use baton_types::{Mutant, SeqId, Time, TokenId, TransferId, TransferMode};
 
 use crate::action::{FinishReason, HandOff, Handle, Input, Output, Refusal, Request, SeqFailure};
 use crate::batch::StepResult;
@@ -54,6 +54,15 @@ impl Queues {
     pub fn queued(&self) -> usize {
         self.waiting.len() + self.expecting.len()
     }
+}
+
+/// Sequences with KV from peers, without those that have it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Inbound {
+    pub sequences: usize,
+    pub blocks: usize,
+    /// Whether the source of any of them computes while it waits here.
+    pub both_begin: bool,
 }
 
 /// The step that the runner is computing.
@@ -163,11 +172,8 @@ impl Engine {
             Some(Refusal::PoolTooSmall { blocks: blocks as u32, limit: self.config.num_blocks })
         } else if self.draining {
             Some(Refusal::Draining)
-        } else if matches!(request.hand_off, HandOff::FromPeer { .. })
-            && self.inbound_blocks() + blocks > self.config.max_inbound_blocks
-        {
-            let limit = self.config.max_inbound_blocks as u32;
-            Some(Refusal::KvInFlight { blocks: blocks as u32, limit })
+        } else if let Some(limit) = self.inbound_limit(&request.hand_off, blocks) {
+            Some(Refusal::KvInFlight { blocks: blocks as u32, limit: limit as u32 })
         } else if self.queues.queued() >= self.config.max_waiting {
             Some(Refusal::Overloaded)
         } else {
@@ -175,10 +181,35 @@ impl Engine {
         }
     }
 
-    /// Blocks that sequences with KV from peers hold or wait for.
-    fn inbound_blocks(&self) -> usize {
-        let ids = self.queues.expecting.iter().chain(&self.queues.receiving);
-        ids.map(|id| self.blocks.blocks_for(self.sequences[id].tokens.len())).sum()
+    /// The limit that so many blocks more to receive into would break, if there is one.
+    ///
+    /// KV that is pushed, or pulled early, takes blocks at both ends from the beginning. If a destination waited for the blocks of
+    /// such a one, its source could hold what that one's source needs, and both engines would wait for each other (I8). So
+    /// where there are any, all that is to be received finds room at once as soon as what runs here has ended.
+    fn inbound_limit(&self, hand_off: &HandOff, blocks: usize) -> Option<usize> {
+        let HandOff::FromPeer { mode, .. } = hand_off else { return None };
+        let Config { num_blocks, watermark_blocks, max_receiving, max_inbound_blocks, .. } = self.config;
+        let inbound = self.inbound();
+        let room = num_blocks as usize - watermark_blocks;
+        let crowded = inbound.sequences >= max_receiving || inbound.blocks + blocks > room;
+        match () {
+            () if inbound.blocks + blocks > max_inbound_blocks => Some(max_inbound_blocks),
+            () if inbound.sequences == 0 => None,
+            () if crowded && (inbound.both_begin || *mode != TransferMode::Pull) => Some(room),
+            () => None,
+        }
+    }
+
+    /// What sequences with KV from peers hold or wait for.
+    pub(crate) fn inbound(&self) -> Inbound {
+        let mut inbound = Inbound::default();
+        for seq in self.queues.expecting.iter().chain(&self.queues.receiving).map(|id| &self.sequences[id]) {
+            inbound.sequences += 1;
+            inbound.blocks += self.blocks.blocks_for(seq.tokens.len());
+            inbound.both_begin |=
+                matches!(seq.part, Part::Destination { mode, .. } if mode != TransferMode::Pull);
+        }
+        inbound
     }
 
     /// From outside, in whatever phase the sequence is.

@@ -104,10 +104,19 @@ impl Engine {
 
     fn admit(&mut self, now: Time) {
         while let Some(id) = self.next_to_admit() {
-            if !self.try_admit(now, id) {
+            if !self.try_admit(now, id) && !self.admit_past(now, id) {
                 return;
             }
         }
+    }
+
+    /// A sequence that computes here finds no blocks, and nothing runs that would free any: what is being received has them. Those
+    /// that are to receive as well may pass it, since what they wait for may be what keeps the others' sources from computing (I8).
+    fn admit_past(&mut self, now: Time, blocked: SeqId) -> bool {
+        let next = self.queues.expecting.first().copied();
+        let stuck = self.queues.running.is_empty() && self.queues.waiting.contains(&blocked);
+        let has_place = self.queues.receiving.len() < self.config.max_receiving;
+        stuck && has_place && next.is_some_and(|id| self.try_admit(now, id))
     }
 
     /// The oldest queued sequence whose kind is not at its limit.

@@ -4,7 +4,7 @@ mod toy;
 
 use std::time::Duration;
 
-use baton_engine::{Config, FinishReason, Input, OnLostKv, SeqFailure};
+use baton_engine::{Config, FinishReason, Input, OnLostKv, Refusal, SeqFailure};
 use baton_types::{Mutation, SeqId, Time, TransferId, TransferMode};
 use toy::pair::{Happening, Job, Pair, config};
 use toy::solo::{Answer, End};
@@ -238,6 +238,63 @@ fn lost_kv_fails_the_sequence_where_that_is_wanted() {
     pair.input(0, Input::Abort { seq: SeqId(0) });
     pair.run_to_end();
     assert!(matches!(reason(pair.answer(1, 0)), FinishReason::Failed(SeqFailure::Kv(_))));
+}
+
+/// Prefill's pool is full of KV that decode has no blocks for, and decode's of blocks for KV that prefill has no room to compute.
+#[test]
+fn neither_engine_holds_what_the_other_waits_for() {
+    for mode in [TransferMode::EarlyPull, TransferMode::Push] {
+        let mut pair = Pair::new([config(0, 8, 4), config(1, 8, 4)]);
+        for transfer in 1..5 {
+            // In one order at prefill, and in another at decode.
+            let destination_first = transfer < 3;
+            let lag = Duration::from_millis(200);
+            let job = Job { destination_first, lag, ..job(mode, transfer, 16) };
+            pair.start(Time::ZERO, job, TransferId(transfer.into()));
+        }
+        assert!(pair.run_until_idle() < Time::from_millis(2_000), "{mode:?}: long before a lease runs out");
+        let counters = pair.nodes[1].core.stats().counters;
+        assert_eq!((counters.transfers_received, counters.transfers_lost), (2, 0), "{mode:?}");
+        for seq in [2, 3] {
+            let end = &pair.answer(1, seq).end;
+            assert!(matches!(end, Some(End::Refused(Refusal::KvInFlight { .. }))), "{mode:?}: {end:?}");
+        }
+    }
+}
+
+/// What decode takes on comes over, however small the pools are and in whatever order the legs come.
+#[test]
+fn in_small_pools_no_transfer_waits_for_a_time_limit() {
+    let (mut received, mut refused) = (0, 0);
+    for seed in 0..300 {
+        let mut dice = Dice(seed * 1000);
+        let mut small = |node| {
+            let config = config(node, 8 + dice.below(8) as u32, 4);
+            let max_receiving = 1 + dice.below(5) as usize;
+            Config { max_receiving, watermark_blocks: dice.below(3) as usize, ..config }
+        };
+        let mut pair = Pair::new([small(0), small(1)]);
+        for transfer in 0..12 {
+            let job = Job {
+                max_tokens: 1 + dice.below(8) as u32,
+                lag: Duration::from_millis(dice.below(300)),
+                destination_first: dice.one_in(2),
+                ..job(MODES[dice.below(3) as usize], transfer, 1 + dice.below(30) as usize)
+            };
+            pair.start(Time::from_millis(dice.below(300)), job, TransferId(transfer.into()));
+            if dice.one_in(4) {
+                let (prompt, transfer) = (prompt(99 + transfer, 1 + dice.below(24) as usize), transfer);
+                pair.ask(1, prompt, 1 + transfer as u32);
+            }
+        }
+        let idle = pair.run_until_idle();
+        assert!(idle < Time::from_millis(20_000), "seed {seed}: idle only at {idle:?}\n{}", pair.log);
+        let counters = pair.nodes[1].core.stats().counters;
+        assert_eq!(counters.transfers_lost, 0, "seed {seed}");
+        received += counters.transfers_received;
+        refused += counters.refused;
+    }
+    assert!(received > 1_000 && refused > 300, "{received} {refused}");
 }
 
 #[test]

@@ -69,7 +69,8 @@ impl ErrorKind {
         }
     }
 
-    const fn code(self) -> Option<&'static str> {
+    /// The word for programs, where there is one.
+    pub const fn code(self) -> Option<&'static str> {
         match self {
             Self::ContextLength => Some("context_length_exceeded"),
             Self::Unsupported => Some("unsupported_parameter"),

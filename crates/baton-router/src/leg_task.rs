@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use baton_openai::ErrorKind;
 use baton_openai::body::RawJson;
+use baton_openai::error::ErrorAnswer;
 use baton_routing::{LegFault, LegId, LegStart, Retained};
 use baton_trace::TraceParent;
 use baton_types::LegKind;
@@ -184,6 +186,12 @@ fn failed(error: ExchangeError) -> Report {
     })
 }
 
+/// Whether an error answer says that it is of this kind.
+fn has_code(body: &[u8], kind: ErrorKind) -> bool {
+    let answer = serde_json::from_slice::<ErrorAnswer>(body);
+    answer.is_ok_and(|answer| kind.code().is_some_and(|code| answer.error.code == code))
+}
+
 /// What a status other than 200 means. A 3xx has no business here.
 async fn refusal(kind: LegKind, answer: &mut EngineAnswer) -> Report {
     let status = answer.status;
@@ -200,7 +208,9 @@ async fn refusal(kind: LegKind, answer: &mut EngineAnswer) -> Report {
         },
     };
     // Read to its end, the connection can be used again; the fault does not wait for that long.
-    let body = tokio::time::timeout(TRAIL, answer.collect(MAX_ERROR_BYTES)).await;
-    tracing::debug!(%status, body = ?body.ok(), "leg");
-    Report::Failed(fault)
+    let body = tokio::time::timeout(TRAIL, answer.collect(MAX_ERROR_BYTES)).await.ok();
+    tracing::debug!(%status, ?body, "leg");
+    let is_full_of_kv = fault == LegFault::Overloaded
+        && matches!(&body, Some(Ok(body)) if has_code(body, ErrorKind::KvInFlight));
+    Report::Failed(if is_full_of_kv { LegFault::KvInFlight } else { fault })
 }

@@ -40,7 +40,7 @@ impl RouterCore {
                 assert!(kinds.insert(self.legs[&leg].kind), "{id:?} has two legs of a kind");
             }
             assert!(!kinds.is_empty(), "{id:?} runs without a leg");
-            assert!(request.attempts <= self.config.limits.attempts, "{id:?} tries too often");
+            assert!(request.attempts_counted() <= self.config.limits.attempts, "{id:?} tries too often");
             // I9: once it answers, the answering leg is live until the request is over.
             let answers = attempt.steps[attempt.plan.answers].leg();
             assert!(!attempt.answering || answers.is_some(), "{id:?} answers without a leg");

@@ -29,6 +29,8 @@ pub enum LegFault {
     Broken,
     /// The engine has no room: 429, or 503.
     Overloaded,
+    /// As much KV is on its way to the engine as it takes (503, `kv_in_flight`): soon it has room again.
+    KvInFlight,
     /// Any other 5xx.
     ServerError,
     /// Only a prefill leg: the engine that was to take its KV has given it up, and goes on without it or has failed itself.

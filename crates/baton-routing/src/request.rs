@@ -32,6 +32,10 @@ pub(crate) struct Request {
     pub state: RequestState,
     /// Attempts begun.
     pub attempts: u32,
+    /// Of them, those that ended only because an engine was full of KV on its way.
+    pub waits: u32,
+    /// How long such attempts are repeated, once there was one.
+    pub waits_until: Option<Time>,
     /// Engines whose legs for this request have failed.
     pub tried: BTreeSet<EngineKey>,
 }
@@ -51,8 +55,22 @@ pub(crate) enum RequestState {
 
 impl Request {
     pub fn new(model: String, streaming: bool, sequences: u32, turn: Option<Turn>, now: Time) -> Self {
-        let state = RequestState::Queued { until: now };
-        Self { model, streaming, sequences, turn, state, attempts: 0, tried: BTreeSet::new() }
+        Self {
+            model,
+            streaming,
+            sequences,
+            turn,
+            state: RequestState::Queued { until: now },
+            attempts: 0,
+            waits: 0,
+            waits_until: None,
+            tried: BTreeSet::new(),
+        }
+    }
+
+    /// Attempts that were more than a wait for room.
+    pub fn attempts_counted(&self) -> u32 {
+        self.attempts - self.waits
     }
 
     pub fn attempt(&self) -> Option<&Attempt> {
@@ -148,5 +166,7 @@ impl Attempt {
 pub(crate) enum Next {
     /// Try again if that is allowed; tell the client this if not.
     Again(Failure),
+    /// The same, but it counts as a wait for room and not as an attempt.
+    Later,
     Fail(Failure),
 }

@@ -4,6 +4,7 @@
 //! |---|---|---|---|
 //! | `Connect`, `Broken`, `ServerError`, `BadAnswer` | next attempt | a failure | engine failed |
 //! | `Overloaded` | next attempt | a failure: one that is always full must not be first choice | overloaded |
+//! | `KvInFlight` | waits for room: elsewhere, or here after a pause, for as long as one waits for a slot | nothing | overloaded |
 //! | `TimedOut` | next attempt | a failure | timed out |
 //! | `Restarted` | next attempt | nothing: the new one is innocent | engine failed |
 //! | `Unwanted` | decode's leg decides; without one, next attempt | nothing | engine failed |
@@ -18,11 +19,16 @@ use crate::config::Limits;
 use crate::event::Failure;
 use crate::leg::{LegFault, LegId};
 
+/// A wait for room lasts for `retry_pause_ms` at first, and at most for eight times as long.
+pub(crate) const MAX_WAIT_DOUBLINGS: u32 = 4;
+
 /// What becomes of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Another attempt may go better; if there can be none, this is what the client is told.
     Again(Failure),
+    /// Another attempt will go better soon.
+    Later,
     /// No engine would answer otherwise.
     Final(Failure),
 }
@@ -31,6 +37,7 @@ pub(crate) fn verdict(leg: LegId, fault: LegFault) -> Verdict {
     match fault {
         LegFault::Refused => Verdict::Final(Failure::Refused { leg }),
         LegFault::Overloaded => Verdict::Again(Failure::Overloaded),
+        LegFault::KvInFlight => Verdict::Later,
         LegFault::TimedOut => Verdict::Again(Failure::TimedOut),
         LegFault::Connect
         | LegFault::Broken
@@ -43,7 +50,8 @@ pub(crate) fn verdict(leg: LegId, fault: LegFault) -> Verdict {
 
 /// Whether the fault speaks against the engine.
 pub(crate) fn blames_engine(fault: LegFault) -> bool {
-    !matches!(fault, LegFault::Refused | LegFault::Restarted | LegFault::Unwanted)
+    use LegFault::{KvInFlight, Refused, Restarted, Unwanted};
+    !matches!(fault, KvInFlight | Refused | Restarted | Unwanted)
 }
 
 /// How long to wait after `attempts` attempts when only engines are left that have failed already.

@@ -266,7 +266,9 @@ impl RouterCore {
         }
         let next = match retry::verdict(id, fault) {
             Verdict::Again(failure) if answering => Next::Fail(failure),
+            Verdict::Later if answering => Next::Fail(Failure::Overloaded),
             Verdict::Again(failure) => Next::Again(failure),
+            Verdict::Later => Next::Later,
             Verdict::Final(failure) => Next::Fail(failure),
         };
         self.abandon_attempt(now, leg.request, next);
@@ -279,6 +281,9 @@ impl RouterCore {
     }
 
     fn record_fault(&mut self, now: Time, leg: &Leg, fault: LegFault) {
+        if fault == LegFault::KvInFlight {
+            self.request_mut(leg.request).tried.insert(leg.engine);
+        }
         if !retry::blames_engine(fault) {
             return;
         }
@@ -294,24 +299,35 @@ impl RouterCore {
         let failure = match next {
             Next::Fail(failure) => return self.finish(id, RequestEnd::Failed(failure)),
             Next::Again(failure) => failure,
+            Next::Later => Failure::Overloaded,
         };
         self.drop_legs(id);
         let plan = self.running_attempt(id).plan;
         if let Some(found) = &self.running_attempt(id).found {
             self.conversations.remove(found.key, Dropped::Failed);
         }
-        let request = self.request(id);
-        if request.attempts >= self.config.limits.attempts {
+        let limits = &self.config.limits;
+        let request = self.requests.get_mut(&id).expect("asked only of live requests");
+        let (is_over, number) = match next {
+            Next::Later => {
+                request.waits += 1;
+                let until = *request.waits_until.get_or_insert(now + limits.queue());
+                (now >= until, request.waits.min(retry::MAX_WAIT_DOUBLINGS))
+            }
+            _ => (request.attempts_counted() >= limits.attempts, request.attempts_counted()),
+        };
+        if is_over {
             return self.finish(id, RequestEnd::Failed(failure));
         }
         // I9: no retry after the first byte to the client.
         assert!(!self.running_attempt(id).answering, "{id:?} is retried after its first byte");
+        let request = self.request(id);
         if select::has_fresh(now, &self.engines, plan, &request.model, &request.tried) {
             // It has waited its turn: in front, and whatever the queue's limit says (`max_requests` bounds it too).
             self.queue.push_front(id);
             self.enter_waiting(id, RequestState::Queued { until: now + self.config.limits.queue() });
         } else {
-            let until = now + retry::pause(&self.config.limits, request.attempts);
+            let until = now + retry::pause(&self.config.limits, number);
             self.enter_waiting(id, RequestState::Paused { until });
         }
     }

@@ -375,7 +375,7 @@ impl ServerConfig {
         if self.kv_dtype == KvDtype::U8 {
             return wrong("kv_dtype must be f32, f16 or bf16".to_owned());
         }
-        if self.kv_convert && matches!(self.transport, TransportKind::Tcp | TransportKind::Nixl) {
+        if self.kv_convert && self.transport == TransportKind::Nixl {
             return wrong(format!(
                 "kv_convert does not go with the transport {}, which moves bytes as they are",
                 self.transport.as_str()
@@ -454,7 +454,7 @@ mod tests {
         assert!(wrong(|c| c.unit_tokens = Some(5)).contains("unit_tokens (5)"));
         assert!(wrong(|c| c.kv_ranks = 0).contains("kv_ranks"));
         assert!(wrong(|c| c.kv_dtype = KvDtype::U8).contains("kv_dtype"));
-        assert!(wrong(|c| (c.kv_convert, c.transport) = (true, TransportKind::Tcp)).contains("kv_convert"));
+        assert!(wrong(|c| (c.kv_convert, c.transport) = (true, TransportKind::Nixl)).contains("kv_convert"));
         let baselines: [fn(&mut ServerConfig); 3] =
             [|c| c.kv_layout = KvOrder::LayerMajor, |c| c.inline_post = true, |c| c.push_at_end = true];
         for set in baselines {

@@ -181,7 +181,8 @@ impl World {
             Refusal::Empty | Refusal::ContextTooLong { .. } | Refusal::PoolTooSmall { .. } => {
                 LegFault::Refused
             }
-            Refusal::Overloaded | Refusal::Draining | Refusal::KvInFlight { .. } => LegFault::Overloaded,
+            Refusal::Overloaded | Refusal::Draining => LegFault::Overloaded,
+            Refusal::KvInFlight { .. } => LegFault::KvInFlight,
             Refusal::TransferInUse | Refusal::OwnPeer => LegFault::ServerError,
         };
         self.answer(node, seq, LegNews::Failed(fault));

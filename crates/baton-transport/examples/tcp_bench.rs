@@ -1,10 +1,11 @@
-//! GB/s of `tcp` beside a plain loopback stream of as many bytes: two threads each, one that sends and one that
-//! receives, in alternating rounds.
+//! `tcp` beside plain loopback streams of as many bytes: two threads each, one that sends and one that receives, in alternating
+//! rounds. One plain stream moves both pools from end to end; the other the same blocks in the same order as `tcp`, by vectored
+//! calls. GB/s depend on who else uses the machine; seconds of both threads on a processor for a GB depend on it less.
 //!
 //!     cargo run --release -p baton-transport --example tcp_bench
 #![allow(unsafe_code)]
 
-use std::io::{Read, Write};
+use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,55 +21,75 @@ use baton_types::{EngineId, EngineName, MemoryRegion};
 const POOL_BYTES: usize = 64 << 20;
 /// As much as `tcp` sends by one call.
 const CHUNK_BYTES: usize = 512 << 10;
-const ROUNDS: usize = 7;
+const ROUNDS: usize = 11;
 
 fn region() -> Arc<ShmRegion> {
     Arc::new(ShmRegion::populated(POOL_BYTES).unwrap())
 }
 
-/// A slice of a region that nothing else uses meanwhile.
+/// A block of a region that nothing else uses meanwhile.
 #[allow(clippy::mut_from_ref)]
-fn bytes(region: &ShmRegion) -> &mut [u8] {
-    // SAFETY: the whole region; each is used by one thread at a time.
-    unsafe { std::slice::from_raw_parts_mut(region.base().as_ptr(), region.len()) }
+fn block(region: &ShmRegion, block_bytes: usize, index: u32) -> &mut [u8] {
+    let begin = index as usize * block_bytes;
+    assert!(begin + block_bytes <= region.len());
+    // SAFETY: inside the region; each block is used by one thread at a time.
+    unsafe { std::slice::from_raw_parts_mut(region.base().as_ptr().add(begin), block_bytes) }
 }
 
 /// A stream over loopback, at whose other end a thread receives into a region and answers with a byte.
 struct Plain {
     stream: TcpStream,
     from: Arc<ShmRegion>,
+    block_bytes: usize,
+    pairs: Vec<(u32, u32)>,
 }
 
 impl Plain {
-    fn new() -> Self {
+    fn new(block_bytes: usize, pairs: Vec<(u32, u32)>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         stream.set_nodelay(true).unwrap();
         let (mut peer, _) = listener.accept().unwrap();
-        let into = region();
+        let (into, order) = (region(), pairs.clone());
         thread::spawn(move || {
-            let mut at = 0;
-            while let Ok(n) = peer.read(&mut bytes(&into)[at..(at + CHUNK_BYTES).min(POOL_BYTES)]) {
-                at += n;
-                match n {
-                    0 => return,
-                    _ if at == POOL_BYTES => {
-                        peer.write_all(&[1]).unwrap();
-                        at = 0;
+            loop {
+                for blocks in order.chunks(blocks_at_once(block_bytes)) {
+                    let mut slices: Vec<_> = blocks
+                        .iter()
+                        .map(|&(_, index)| IoSliceMut::new(block(&into, block_bytes, index)))
+                        .collect();
+                    let mut left = &mut slices[..];
+                    while !left.is_empty() {
+                        match peer.read_vectored(left) {
+                            Ok(n) if n > 0 => IoSliceMut::advance_slices(&mut left, n),
+                            _ => return,
+                        }
                     }
-                    _ => {}
                 }
+                peer.write_all(&[1]).unwrap();
             }
         });
-        Self { stream, from: region() }
+        Self { stream, from: region(), block_bytes, pairs }
     }
 
     fn round(&mut self) {
-        for chunk in bytes(&self.from).chunks(CHUNK_BYTES) {
-            self.stream.write_all(chunk).unwrap();
+        for blocks in self.pairs.chunks(blocks_at_once(self.block_bytes)) {
+            let mut slices: Vec<_> = blocks
+                .iter()
+                .map(|&(index, _)| IoSlice::new(block(&self.from, self.block_bytes, index)))
+                .collect();
+            let mut left = &mut slices[..];
+            while !left.is_empty() {
+                let n = self.stream.write_vectored(left).unwrap();
+                IoSlice::advance_slices(&mut left, n);
+            }
         }
         self.stream.read_exact(&mut [0]).unwrap();
     }
+}
+
+fn blocks_at_once(block_bytes: usize) -> usize {
+    (CHUNK_BYTES / block_bytes).max(1)
 }
 
 /// Two agents; the second has a thread of its own.
@@ -157,15 +178,50 @@ fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-fn rate(round: impl FnOnce()) -> f64 {
-    let begin = Instant::now();
-    round();
-    POOL_BYTES as f64 / begin.elapsed().as_secs_f64() / 1e9
+/// GB/s, and seconds on a processor for a GB.
+#[derive(Clone, Copy)]
+struct Speed {
+    rate: f64,
+    cpu: f64,
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+fn speed(round: impl FnOnce()) -> Speed {
+    let (begin, cpu) = (Instant::now(), cpu_s());
+    round();
+    let gb = POOL_BYTES as f64 / 1e9;
+    Speed { rate: gb / begin.elapsed().as_secs_f64(), cpu: (cpu_s() - cpu) / gb }
+}
+
+/// How long all threads of this process have been on a processor.
+fn cpu_s() -> f64 {
+    // SAFETY: all zero is one, and it is filled.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        assert_eq!(libc::getrusage(libc::RUSAGE_SELF, &raw mut usage), 0);
+        usage
+    };
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    seconds(usage.ru_utime) + seconds(usage.ru_stime)
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<_> = values.collect();
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
+}
+
+/// Medians, and those of the ratios of each round to the same round of `plain`.
+fn print(name: &str, speeds: &[Speed], plain: &[Speed]) {
+    let rounds = || speeds.iter().zip(plain);
+    let ratios = || rounds().map(|(ours, theirs)| ours.rate / theirs.rate);
+    let (min, max) = (ratios().fold(f64::INFINITY, f64::min), ratios().fold(0.0, f64::max));
+    println!(
+        "  {name:<16} {:>7.2} {:>7.2} ({min:.2}-{max:.2}) {:>10.3} {:>7.2}",
+        median(speeds.iter().map(|speed| speed.rate)),
+        median(ratios()),
+        median(speeds.iter().map(|speed| speed.cpu)),
+        median(rounds().map(|(ours, theirs)| ours.cpu / theirs.cpu)),
+    );
 }
 
 fn main() {
@@ -175,47 +231,38 @@ fn main() {
         ("4 lanes", TcpConfig { lanes: 4, ..TcpConfig::default() }),
         ("2 lanes, CRC", TcpConfig { crc: true, ..TcpConfig::default() }),
     ];
-    let mut plain = Plain::new();
-    println!(
-        "{:<14} {:>8} {:>10} {:>10} {:>10} {:>10} {:>16} {:>16}",
-        "tcp", "block", "order", "plain", "WRITE", "READ", "WRITE / plain", "READ / plain"
-    );
-    for (name, config) in options {
-        let mut tcp = Tcp::new(&config);
-        // 4 KiB scattered: 16,384 descriptors, the most that a post takes.
-        for (block_bytes, scattered) in [(1 << 20, false), (64 << 10, true), (4 << 10, true)] {
-            let pairs = pairs(POOL_BYTES / block_bytes, scattered);
+    let mut plain = Plain::new(CHUNK_BYTES, pairs(POOL_BYTES / CHUNK_BYTES, false));
+    // 4 KiB scattered: 16,384 descriptors, the most that a post takes.
+    for (block_bytes, is_scattered) in [(1 << 20, false), (64 << 10, true), (4 << 10, true)] {
+        let pairs = pairs(POOL_BYTES / block_bytes, is_scattered);
+        let mut same_blocks = Plain::new(block_bytes, pairs.clone());
+        for (name, config) in &options {
+            let order = if is_scattered { "scattered" } else { "in order" };
+            println!("{} KiB {order}, {name}", block_bytes >> 10);
+            println!("  {:<16} {:>7} {:>19} {:>10} {:>7}", "", "GB/s", "of plain's", "CPU s/GB", "of");
+            let mut tcp = Tcp::new(config);
             tcp.prepare(block_bytes);
-            let [mut plains, mut writes, mut reads] = [(); 3].map(|()| Vec::new());
+            let [mut plains, mut blocks, mut writes, mut reads] = [(); 4].map(|()| Vec::new());
             // The first round warms up.
             for round in 0..=ROUNDS {
-                let rates = [
-                    rate(|| plain.round()),
-                    rate(|| tcp.round(Direction::Write, &pairs)),
-                    rate(|| tcp.round(Direction::Read, &pairs)),
+                let speeds = [
+                    speed(|| plain.round()),
+                    speed(|| same_blocks.round()),
+                    speed(|| tcp.round(Direction::Write, &pairs)),
+                    speed(|| tcp.round(Direction::Read, &pairs)),
                 ];
                 if round > 0 {
-                    plains.push(rates[0]);
-                    writes.push(rates[1]);
-                    reads.push(rates[2]);
+                    for (all, speed) in
+                        [&mut plains, &mut blocks, &mut writes, &mut reads].into_iter().zip(speeds)
+                    {
+                        all.push(speed);
+                    }
                 }
             }
-            let ratio = |rates: &[f64]| {
-                let by_round: Vec<f64> =
-                    rates.iter().zip(&plains).map(|(ours, theirs)| ours / theirs).collect();
-                let (min, max) =
-                    by_round.iter().fold((f64::INFINITY, 0f64), |(min, max), r| (min.min(*r), max.max(*r)));
-                format!("{:.2} ({min:.2}-{max:.2})", median(by_round))
-            };
-            let (write_ratio, read_ratio) = (ratio(&writes), ratio(&reads));
-            println!(
-                "{name:<14} {:>4} KiB {:>10} {:>10.2} {:>10.2} {:>10.2} {write_ratio:>16} {read_ratio:>16}",
-                block_bytes >> 10,
-                if scattered { "scattered" } else { "in order" },
-                median(plains),
-                median(writes),
-                median(reads),
-            );
+            print("plain", &plains, &plains);
+            print("plain, blocks", &blocks, &plains);
+            print("WRITE", &writes, &plains);
+            print("READ", &reads, &plains);
         }
     }
 }

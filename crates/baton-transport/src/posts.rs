@@ -36,7 +36,7 @@ impl Moving {
     }
 
     /// The same where the peer's elements may have another type: a pair has equally many of them.
-    fn converting(
+    pub fn converting(
         post: Post,
         local: &Lists,
         remote: &Lists,

@@ -18,6 +18,7 @@
 //! does not read. At a limit a peer waits or its path is cut, and no other peer's with it.
 
 mod config;
+mod converting;
 mod door;
 mod frame;
 #[cfg(any(test, fuzzing))]
@@ -47,6 +48,7 @@ use self::door::Door;
 use self::memory::Memory;
 use self::metadata::Metadata;
 use self::peer::Peer;
+use crate::convert::Conversion;
 use crate::lists::{ListIds, Lists};
 use crate::permits::Permits;
 use crate::poller::{Poller, Ready};
@@ -123,11 +125,12 @@ impl TcpTransport {
                 Ready::Listener => self.door.accept(&mut self.poller, now),
                 // Heard in `wait`, so that an alarm rung since then ends the next sleep.
                 Ready::Waker => {}
-                Ready::Socket { key, readable, writable } => {
+                Ready::Socket { key, readable, writable, ended } => {
                     if let Some(lane) = self.peers.values_mut().find_map(|peer| peer.lane_mut(key)) {
                         lane.readable |= readable;
                         lane.writable |= writable;
-                    } else if let Some(from) = self.door.read(key, &self.memory, now) {
+                        lane.ended |= ended;
+                    } else if let Some(from) = self.door.read(key, ended, &self.memory, now) {
                         self.admit(&from);
                     }
                 }
@@ -231,6 +234,12 @@ impl Transport for TcpTransport {
     ) -> Result<ListId, TransportError> {
         let known = self.peers.get_mut(peer).ok_or_else(|| TransportError::UnknownPeer(peer.clone()))?;
         known.lists.prepare(self.list_ids.next()?, descriptors)
+    }
+
+    fn convert(&mut self, peer: &EngineId, conversion: Conversion) -> Result<(), TransportError> {
+        let known = self.peers.get_mut(peer).ok_or_else(|| TransportError::UnknownPeer(peer.clone()))?;
+        known.outgoing.convert(conversion);
+        Ok(())
     }
 
     fn post(&mut self, post: Post) -> Result<(), TransportError> {

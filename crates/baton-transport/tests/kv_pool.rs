@@ -6,8 +6,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use baton_transport::{
-    Direction, Event, KvPool, KvPost, MemoryHub, MemoryTransport, PostId, ShmRegion, ShmTransport,
-    TransferHandle, TransferThread, Transport, TransportLimits,
+    Direction, Event, KvPool, KvPost, MemoryHub, MemoryTransport, PostId, ShmRegion, ShmTransport, TcpConfig,
+    TcpTransport, TransferHandle, TransferThread, Transport, TransportLimits,
 };
 use baton_types::{EngineId, EngineName, HeapRegion, KvDtype, KvLayout, KvOrder, MemoryRegion, UnitId};
 use half::{bf16, f16};
@@ -32,6 +32,13 @@ struct Model {
     order: KvOrder,
 }
 
+#[derive(Clone, Debug)]
+enum Over {
+    Memory(Arc<MemoryHub>),
+    Shm,
+    Tcp { crc: bool },
+}
+
 struct Side {
     id: EngineId,
     model: Model,
@@ -45,7 +52,7 @@ struct Side {
 }
 
 impl Side {
-    fn new(name: &str, model: Model, shape: Shape, hub: Option<&Arc<MemoryHub>>) -> Self {
+    fn new(name: &str, model: Model, shape: Shape, over: &Over) -> Self {
         let id = EngineId::new(EngineName::new(name).unwrap(), 1);
         let Model { layers, kv_heads, head_dim, unit_tokens, units, order } = model;
         let Shape { block_units, ranks, dtype } = shape;
@@ -54,15 +61,20 @@ impl Side {
         let blocks = units.div_ceil(block_units);
         let bytes = blocks as usize * layout.block_bytes();
         let limits = TransportLimits::default();
-        let (mut transport, region): (Box<dyn Transport>, Arc<dyn MemoryRegion>) = match hub {
-            Some(hub) => (
+        let (mut transport, region): (Box<dyn Transport>, Arc<dyn MemoryRegion>) = match over {
+            Over::Memory(hub) => (
                 Box::new(MemoryTransport::new(id.clone(), hub.clone(), limits)),
                 Arc::new(HeapRegion::new(bytes)),
             ),
-            None => (
+            Over::Shm => (
                 Box::new(ShmTransport::new(id.clone(), limits).unwrap()),
                 Arc::new(ShmRegion::new(bytes).unwrap()),
             ),
+            Over::Tcp { crc } => {
+                let config = TcpConfig { crc: *crc, ..TcpConfig::default() };
+                let transport = TcpTransport::new(id.clone(), limits, config).unwrap();
+                (Box::new(transport), Arc::new(HeapRegion::new(bytes)))
+            }
         };
         transport.register(region.clone()).unwrap();
         let metadata = transport.metadata();
@@ -218,8 +230,8 @@ fn check(a: &Side, b: &Side, direction: Direction, ranks: (u32, u32), pairs: &[(
     }
 }
 
-fn meet(model: Model, (ours, theirs): (Shape, Shape), hub: Option<&Arc<MemoryHub>>) -> (Side, Side) {
-    let (a, b) = (Side::new("a", model, ours, hub), Side::new("b", model, theirs, hub));
+fn meet(model: Model, (ours, theirs): (Shape, Shape), over: &Over) -> (Side, Side) {
+    let (a, b) = (Side::new("a", model, ours, over), Side::new("b", model, theirs, over));
     a.add(&b);
     b.add(&a);
     (a, b)
@@ -243,12 +255,15 @@ proptest! {
         pairs in pairs(),
         writes in any::<bool>(),
         order in prop_oneof![Just(KvOrder::BlockMajor), Just(KvOrder::LayerMajor)],
-        over_memory in any::<bool>(),
+        over in prop_oneof![
+            Just(Over::Memory(MemoryHub::new())),
+            Just(Over::Shm),
+            any::<bool>().prop_map(|crc| Over::Tcp { crc }),
+        ],
     ) {
         // 24 units are whole blocks of 1 to 4 units.
         let model = Model { layers, kv_heads, head_dim: 4, unit_tokens, units: 24, order };
-        let hub = MemoryHub::new();
-        let (a, b) = meet(model, shapes, over_memory.then_some(&hub));
+        let (a, b) = meet(model, shapes, &over);
         let direction = if writes { Direction::Write } else { Direction::Read };
         for ranks in rank_pairs(&a, &b) {
             check(&a, &b, direction, ranks, &pairs);
@@ -269,11 +284,27 @@ fn a_post_that_has_to_be_split_ends_once() {
     ] {
         let model = Model { layers, kv_heads: 8, head_dim: 2, unit_tokens: 1, units, order };
         let all = |skip| (skip..units).map(|i| (UnitId(i), UnitId(i))).collect::<Vec<_>>();
-        let (a, b) = meet(model, (ours, theirs), None);
+        let (a, b) = meet(model, (ours, theirs), &Over::Shm);
         for (direction, ranks) in [(Direction::Write, (0, 0)), (Direction::Read, (ours.ranks - 1, 0))] {
             check(&a, &b, direction, ranks, &all(1));
         }
         assert!(a.events.try_recv().is_err() && b.events.try_recv().is_err());
+    }
+}
+
+/// Many chunks of tcp, converted at one end: each byte of the wire is of the peer's type.
+#[test]
+fn elements_are_converted_over_tcp() {
+    let order = KvOrder::BlockMajor;
+    let model = Model { layers: 8, kv_heads: 4, head_dim: 32, unit_tokens: 4, units: 96, order };
+    let all: Vec<_> = (0..96).map(|i| (UnitId(i), UnitId((i + 7) % 96))).collect();
+    let types = [KvDtype::F32, KvDtype::F16, KvDtype::Bf16];
+    for (ours, theirs) in types.iter().flat_map(|ours| types.map(|theirs| (*ours, theirs))) {
+        let shape = |block_units, dtype| Shape { block_units, ranks: 1, dtype };
+        let (a, b) = meet(model, (shape(2, ours), shape(2, theirs)), &Over::Tcp { crc: true });
+        for direction in [Direction::Write, Direction::Read] {
+            check(&a, &b, direction, (0, 0), &all);
+        }
     }
 }
 
@@ -282,7 +313,7 @@ fn ranks_and_units_that_are_not_there_or_share_no_head_are_refused() {
     let order = KvOrder::BlockMajor;
     let model = Model { layers: 1, kv_heads: 4, head_dim: 4, unit_tokens: 4, units: 8, order };
     let shape = |ranks| Shape { block_units: 2, ranks, dtype: KvDtype::F32 };
-    let (a, b) = meet(model, (shape(4), shape(2)), None);
+    let (a, b) = meet(model, (shape(4), shape(2)), &Over::Shm);
     let ask = |ranks, pair: (u32, u32)| {
         let (peer, pairs) = (b.id.clone(), vec![(UnitId(pair.0), UnitId(pair.1))]);
         a.handle

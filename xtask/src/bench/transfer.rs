@@ -10,7 +10,7 @@ use crate::nixl;
 /// Each is a program of its own, which alternates between those that it compares; and what it is told of NIXL.
 const EXAMPLES: [(&str, &str, &str); 4] = [
     ("transfer_bench", "shm beside memcpy, GB/s, the best of 7 rounds", ""),
-    ("tcp_bench", "tcp beside a plain loopback stream, GB/s, medians of 7 rounds, ratios by round", ""),
+    ("tcp_bench", "tcp beside a plain loopback stream, GB/s, medians of 11 rounds, ratios by round", ""),
     ("transports_bench", "all of them, the best of 3 rounds; nixl over UCX by shared memory", "all"),
     ("transports_bench", "all of them, the best of 3 rounds; nixl over UCX by TCP", "tcp"),
 ];

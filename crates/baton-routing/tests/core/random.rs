@@ -64,6 +64,7 @@ fn op() -> impl Strategy<Value = Op> {
         LegFault::Connect,
         LegFault::Broken,
         LegFault::Overloaded,
+        LegFault::KvInFlight,
         LegFault::ServerError,
         LegFault::Refused,
         LegFault::BadAnswer,
@@ -95,6 +96,8 @@ struct RequestModel {
     live: BTreeMap<LegKind, LegId>,
     answering: Option<LegId>,
     attempt: u32,
+    /// Legs that an engine full of KV refused: their attempts do not count.
+    refused_for_now: u32,
     transfer: Option<TransferId>,
     /// The prefill leg of this attempt has answered with a handle.
     handle: bool,
@@ -253,7 +256,12 @@ impl World {
                 let turn = turn.clone();
                 self.requests.insert(*request, RequestModel { turn, ..RequestModel::default() });
             }
-            Input::LegFailed { leg, .. } => self.leg_over(*leg),
+            Input::LegFailed { leg, fault } => {
+                if let Some(start) = self.legs.get(leg).filter(|_| *fault == LegFault::KvInFlight) {
+                    self.requests.get_mut(&start.request).unwrap().refused_for_now += 1;
+                }
+                self.leg_over(*leg);
+            }
             Input::LegEnded { leg, handle } => {
                 if let Some(start) = self.legs.get(leg)
                     && start.kind == LegKind::Prefill
@@ -318,7 +326,7 @@ impl World {
             // An attempt has failed with it: it may be why.
             self.burnt.extend(self.given.remove(&start.request));
         }
-        assert!(start.attempt <= self.limits.attempts);
+        assert!(start.attempt - model.refused_for_now <= self.limits.attempts);
         assert_eq!(Some(start.transfer), model.transfer, "one transfer id for all legs of an attempt");
         assert_eq!(start.mode.is_some(), start.kind != LegKind::Whole);
         assert!(start.mode.is_none() || start.mode == self.mode);

@@ -319,6 +319,53 @@ fn attempts_run_out() {
     .assert_eq(&s.transcript());
 }
 
+/// Nobody is blamed, and the attempts that are allowed are for what fails.
+#[test]
+fn an_engine_full_of_kv_is_waited_for() {
+    let mut s = Script::new(Strategy::Push, &[Prefill, Decode, Decode]);
+    s.at(1).arrive(1).failed(1, LegFault::KvInFlight).at(2).failed(3, LegFault::KvInFlight);
+    for leg in [5, 7, 9, 11] {
+        s.timeout().failed(leg, LegFault::KvInFlight);
+    }
+    s.transcript();
+    s.timeout().failed(13, LegFault::Broken).timeout().first_byte(15);
+    expect![[r#"
+        3002ms > time: Pause(r1)
+            < StartLeg l12 of r1: Prefill on e0, Push, attempt 7, x6, peer e1 n1@0000000000000001
+            < StartLeg l13 of r1: Decode on e1, Push, attempt 7, x6, peer e0 n0@0000000000000001
+        3002ms > LegFailed { leg: l13, fault: Broken }
+            < DropLeg { leg: l12, fault: None }
+        3102ms > time: Pause(r1)
+            < StartLeg l14 of r1: Prefill on e0, Push, attempt 8, x7, peer e2 n2@0000000000000001
+            < StartLeg l15 of r1: Decode on e2, Push, attempt 8, x7, peer e0 n0@0000000000000001
+        3102ms > LegFirstByte { leg: l15 }
+            < Answer { request: r1, leg: l15 }
+    "#]]
+    .assert_eq(&s.transcript());
+}
+
+/// For as long as it would wait for a slot.
+#[test]
+fn an_engine_full_of_kv_is_not_waited_for_without_end() {
+    let limits = Limits { queue_ms: 1_000, ..Limits::default() };
+    let mut s = Script::with_limits(Strategy::Push, &[Prefill, Decode], limits);
+    s.at(1).arrive(1).failed(1, LegFault::KvInFlight);
+    for leg in [3, 5, 7] {
+        s.timeout().failed(leg, LegFault::KvInFlight);
+    }
+    s.transcript();
+    s.timeout().failed(9, LegFault::KvInFlight);
+    expect![[r#"
+        1501ms > time: Pause(r1)
+            < StartLeg l8 of r1: Prefill on e0, Push, attempt 5, x4, peer e1 n1@0000000000000001
+            < StartLeg l9 of r1: Decode on e1, Push, attempt 5, x4, peer e0 n0@0000000000000001
+        1501ms > LegFailed { leg: l9, fault: KvInFlight }
+            < DropLeg { leg: l8, fault: None }
+            < Finished { request: r1, end: Failed(Overloaded) }
+    "#]]
+    .assert_eq(&s.transcript());
+}
+
 #[test]
 fn an_engine_that_refuses_every_leg_while_its_probes_are_fine_is_avoided_then_tried() {
     let mut s = Script::new(Strategy::None, &[Both, Both]);

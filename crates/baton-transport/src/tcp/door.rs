@@ -95,9 +95,10 @@ impl Door {
     }
 
     /// Reads from a stranger; returns who it is when it has just said so. None also if there is no such stranger.
-    pub fn read(&mut self, key: u64, memory: &Memory, now: Instant) -> Option<EngineId> {
+    pub fn read(&mut self, key: u64, ended: bool, memory: &Memory, now: Instant) -> Option<EngineId> {
         let stranger = self.strangers.get_mut(&key)?;
         stranger.lane.readable = true;
+        stranger.lane.ended |= ended;
         match stranger.lane.hear(memory, &mut { HELLO_BUDGET }, now) {
             // An answer of the TLS handshake that did not go at once.
             Heard::Nothing => {

@@ -78,7 +78,7 @@ impl Incoming {
     ) -> Result<(), Ended> {
         for theirs in &mut self.lanes {
             let mut budget = SLICE_BYTES;
-            while theirs.lane.readable && !theirs.lane.is_full() && budget > 0 {
+            while theirs.lane.may_hear() && !theirs.lane.is_full() && budget > 0 {
                 // No permit is taken back between the look at it and the bytes' landing.
                 let held = permits.hold();
                 theirs.lane.recheck_incoming(held.age(), |left| held.cover(peer, Access::Write, left));
@@ -142,7 +142,7 @@ impl Incoming {
 
     /// Whether there is something to do at once.
     pub fn has_work(&self) -> bool {
-        self.unfinished || self.lanes.iter().any(|theirs| theirs.lane.readable && !theirs.lane.is_full())
+        self.unfinished || self.lanes.iter().any(|theirs| theirs.lane.may_hear() && !theirs.lane.is_full())
     }
 
     /// When the peer counts as stalled, unless bytes move before.

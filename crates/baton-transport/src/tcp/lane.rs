@@ -12,14 +12,18 @@ use crate::transport::Descriptor;
 #[derive(Debug)]
 pub(super) struct Lane {
     wire: Wire,
-    /// Whether there may be something to read, or room to write: until a call would block.
+    /// Whether there may be something to read, or room to write: until a call says that there is not.
     pub readable: bool,
     pub writable: bool,
+    /// Nothing will come but what is here, and then the end, of which nobody tells once more.
+    pub ended: bool,
     /// When bytes last went through.
     pub moved_at: Instant,
     /// When there was last nothing to wait for.
     idle_at: Instant,
     staging: Staging,
+    /// Whether what is staged may be enough to act on.
+    unheard: bool,
     incoming: Option<Receiving>,
     outgoing: Sending,
 }
@@ -34,6 +38,12 @@ pub(super) enum Heard {
     Nothing,
     /// The other end is closed, dead, or says what no agent says.
     End,
+}
+
+/// So many bytes came, where there was room for so many.
+struct Received {
+    bytes: usize,
+    room: usize,
 }
 
 impl From<Fault> for Heard {
@@ -81,8 +91,8 @@ struct Payload {
     permits_age: u64,
 }
 
-/// Of what follows a payload this much is taken along by the same system call: the next head, mostly.
-const LOOK_AHEAD: usize = 1024;
+/// Of what follows a payload this much is taken along by the same system call: its trailer, and the next frame.
+const LOOK_AHEAD: usize = TRAILER + MAX_FRAME;
 /// Frames that wait to be sent: beyond this a lane is not read, so that nobody makes us answer without hearing
 /// the answers.
 const MAX_QUEUED: usize = 64 << 10;
@@ -113,9 +123,11 @@ impl Lane {
             wire,
             readable: true,
             writable: true,
+            ended: false,
             moved_at: now,
             idle_at: now,
             staging: Staging::new(),
+            unheard: false,
             incoming: None,
             outgoing: Sending::default(),
         }
@@ -135,6 +147,11 @@ impl Lane {
     }
 
     // In.
+
+    /// Whether [`Lane::hear`] may hear something.
+    pub fn may_hear(&self) -> bool {
+        self.readable || self.unheard
+    }
 
     /// Awaits the payload of a frame just heard; `refused` if its bytes are to be dropped.
     pub fn expect(&mut self, ranges: Vec<Descriptor>, bytes: usize, crc: bool, refused: Option<Outcome>) {
@@ -168,17 +185,20 @@ impl Lane {
         loop {
             match self.take_staged(memory) {
                 Ok(Some(heard)) => return heard,
-                Ok(None) => {}
+                Ok(None) => self.unheard = false,
                 Err(fault) => return fault.into(),
             }
-            if *budget == 0 {
+            if *budget == 0 || !self.readable {
                 return Heard::Nothing;
             }
             match self.receive(memory) {
-                Ok(0) => return Heard::End,
-                Ok(n) => {
+                Ok(Received { bytes: 0, .. }) => return Heard::End,
+                Ok(Received { bytes, room }) => {
                     self.moved_at = now;
-                    *budget = budget.saturating_sub(n);
+                    *budget = budget.saturating_sub(bytes);
+                    self.unheard = true;
+                    // A socket that has not filled the room has nothing left, which saves asking it. TLS may.
+                    self.readable = bytes == room || self.ended || self.wire.is_tls();
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     self.readable = false;
@@ -225,26 +245,28 @@ impl Lane {
     }
 
     #[allow(unsafe_code)]
-    fn receive(&mut self, memory: &Memory) -> io::Result<usize> {
+    fn receive(&mut self, memory: &Memory) -> io::Result<Received> {
         let room = self.staging.room();
         let Some(incoming) = self.incoming.as_mut().filter(|it| it.left > 0 && it.refused.is_none()) else {
             // SAFETY: the staging is this lane's.
-            let n = unsafe { self.wire.receive(&[part_mut(room)]) }?;
-            self.staging.end += n;
-            return Ok(n);
+            let bytes = unsafe { self.wire.receive(&[part_mut(room)]) }?;
+            let room = room.len();
+            self.staging.end += bytes;
+            return Ok(Received { bytes, room });
         };
+        let room_of_all = incoming.left + LOOK_AHEAD;
         let mut parts: Vec<Part> = Vec::with_capacity(64);
         incoming.ranges.append_parts(memory, &mut parts);
         parts.push(part_mut(&mut room[..LOOK_AHEAD]));
         // SAFETY: ranges of the region, at most 512 (`Frame::decode`), and the staging. What a peer may write
         // was checked by whoever called `expect`, and no permit is taken back during this call.
-        let n = unsafe { self.wire.receive(&parts) }?;
-        let landed = n.min(incoming.left);
+        let bytes = unsafe { self.wire.receive(&parts) }?;
+        let landed = bytes.min(incoming.left);
         incoming.left -= landed;
         let crc = &mut incoming.crc;
         incoming.ranges.advance(landed, |range| add(crc, memory, range));
-        self.staging.end += n - landed;
-        Ok(n)
+        self.staging.end += bytes - landed;
+        Ok(Received { bytes, room: room_of_all })
     }
 
     // Out.
@@ -379,5 +401,42 @@ impl Sending {
 fn add(crc: &mut Option<u32>, memory: &Memory, range: Descriptor) {
     if let Some(crc) = crc {
         *crc = crc_of(memory, *crc, range);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::TcpListener;
+
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+    use crate::poller::{Poller, Ready, listen_at};
+
+    /// The kernel tells of both at once, and of the end never again.
+    #[test]
+    fn an_end_that_came_with_the_last_bytes_is_heard() {
+        let (nobody, _) = listen_at("127.0.0.1:0".parse().unwrap()).unwrap();
+        let waker = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        let mut poller = Poller::new(&nobody, &waker, Duration::from_secs(30)).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut lane =
+            Lane::new(Wire::Plain(poller.connect(listener.local_addr().unwrap()).unwrap()), Instant::now());
+        let (mut other, _) = listener.accept().unwrap();
+        let mut frame = Vec::new();
+        Frame::Welcome { region_bytes: 7 }.encode(&mut frame);
+        other.write_all(&frame).unwrap();
+        drop(other);
+        std::thread::sleep(Duration::from_millis(50));
+        let mut ready = Vec::new();
+        poller.ready(Duration::from_secs(10), &mut ready);
+        let Some(Ready::Socket { readable: true, ended, .. }) = ready.first() else { panic!("{ready:?}") };
+        lane.ended = *ended;
+        let (memory, budget) = (Memory::default(), &mut { 1 << 20 });
+        let heard = lane.hear(&memory, budget, Instant::now());
+        assert!(matches!(heard, Heard::Frame(Frame::Welcome { region_bytes: 7 })), "{heard:?}");
+        assert!(lane.may_hear());
+        assert!(matches!(lane.hear(&memory, budget, Instant::now()), Heard::End));
     }
 }

@@ -18,6 +18,14 @@ impl Memory {
         self.0.as_ref().map_or(0, |region| region.len() as u64)
     }
 
+    /// Where the bytes of a range are.
+    ///
+    /// # Panics
+    /// As for `part`.
+    pub fn bytes(&self, range: Descriptor) -> *mut u8 {
+        self.part(range).iov_base.cast()
+    }
+
     /// Where a range of the region is.
     ///
     /// # Panics

@@ -3,10 +3,12 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use super::converting::Converting;
 use super::frame::{Fault, Frame, MAX_READS, Outcome};
 use super::lane::{Heard, Lane};
 use super::memory::Memory;
 use super::posting::{Chunk, Postings};
+use crate::convert::Conversion;
 use crate::lists::Lists;
 use crate::posts::SLICE_BYTES;
 use crate::transport::{Descriptor, Direction, Event, Post, TransportError};
@@ -14,6 +16,9 @@ use crate::transport::{Descriptor, Direction, Event, Post, TransportError};
 /// Why a way cannot go on: a connection ended, or what came on it is not of this protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ended;
+
+/// Reads asked for together.
+const READS_AT_ONCE: usize = 4;
 
 impl From<Fault> for Ended {
     fn from(_: Fault) -> Self {
@@ -24,6 +29,7 @@ impl From<Fault> for Ended {
 #[derive(Debug)]
 struct OurLane {
     lane: Lane,
+    converting: Option<Converting>,
     is_open: bool,
     /// Reads in the order in which they were asked for, which is the order of the answers.
     asked: VecDeque<Asked>,
@@ -35,12 +41,16 @@ struct OurLane {
 struct Asked {
     post: u64,
     local: Vec<Descriptor>,
+    /// What the answer has: as much as `local`, unless it is to be converted.
+    bytes: usize,
 }
 
 #[derive(Debug)]
 struct Landing {
     post: u64,
     is_whole: bool,
+    /// Where it is to be converted into; none where it is received in its place.
+    convert_into: Vec<Descriptor>,
 }
 
 #[derive(Debug)]
@@ -62,8 +72,23 @@ impl Outgoing {
 
     /// Takes these lanes, and no others, on each of which a Hello is queued.
     pub fn set_lanes(&mut self, lanes: Vec<Lane>) {
-        let ours = |lane| OurLane { lane, is_open: false, asked: VecDeque::new(), landing: None };
+        let converting = || self.postings.conversion.map(Converting::new);
+        let ours = |lane| OurLane {
+            lane,
+            converting: converting(),
+            is_open: false,
+            asked: VecDeque::new(),
+            landing: None,
+        };
         self.lanes = lanes.into_iter().map(ours).collect();
+    }
+
+    /// From here on the peer's elements have another type.
+    pub fn convert(&mut self, conversion: Conversion) {
+        self.postings.conversion = Some(conversion);
+        for ours in &mut self.lanes {
+            ours.converting = Some(Converting::new(conversion));
+        }
     }
 
     pub fn close(&mut self) {
@@ -87,8 +112,9 @@ impl Outgoing {
     pub fn read(&mut self, memory: &Memory, now: Instant, events: &mut Vec<Event>) -> Result<(), Ended> {
         for ours in &mut self.lanes {
             let mut budget = SLICE_BYTES;
-            while ours.lane.readable && budget > 0 {
-                match ours.lane.hear(memory, &mut budget, now) {
+            while ours.lane.may_hear() && budget > 0 {
+                let place = ours.converting.as_ref().map_or(memory, |converting| &converting.scratch);
+                match ours.lane.hear(place, &mut budget, now) {
                     Heard::Nothing => break,
                     Heard::Frame(Frame::Welcome { region_bytes })
                         if !ours.is_open && region_bytes == self.region_bytes =>
@@ -102,6 +128,11 @@ impl Outgoing {
                         let landing = ours.landing.take().ok_or(Ended)?;
                         if outcome == Outcome::Moved && !landing.is_whole {
                             return Err(Ended);
+                        }
+                        if let Some(converting) =
+                            ours.converting.as_ref().filter(|_| outcome == Outcome::Moved)
+                        {
+                            converting.landed(memory, &landing.convert_into);
                         }
                         self.postings.landed(landing.post, outcome, events)?;
                     }
@@ -128,9 +159,10 @@ impl Outgoing {
                         self.lanes[0].lane.say(&finish);
                     }
                 }
-                let lane = &mut self.lanes[number].lane;
+                let OurLane { lane, converting, .. } = &mut self.lanes[number];
+                let place = converting.as_ref().map_or(memory, |converting| &converting.scratch);
                 let had_to_send = lane.has_to_send();
-                lane.send(memory, &mut budget, now).map_err(|_| Ended)?;
+                lane.send(place, &mut budget, now).map_err(|_| Ended)?;
                 // Free for the next chunk, be it that this one was begun in an earlier turn.
                 is_moving |= had_to_send && !lane.has_to_send();
             }
@@ -150,30 +182,38 @@ impl Outgoing {
     /// Gives a lane the next chunk, if it has room for one.
     fn take_chunk(&mut self, number: usize, memory: &Memory, events: &mut Vec<Event>) {
         let ours = &mut self.lanes[number];
-        if !ours.lane.writable || ours.lane.has_to_send() || !self.postings.has_chunks() {
+        if !ours.lane.writable || ours.lane.has_to_send() {
             return;
         }
-        let may_read = ours.asked.len() < MAX_READS;
-        let Some(Chunk { post, direction, local, remote }) = self.postings.next_chunk(may_read, events)
-        else {
-            return;
-        };
+        // Several reads are asked for by one call, and when several are answered: each call wakes the peer.
+        let most =
+            if ours.asked.len() <= MAX_READS - READS_AT_ONCE { ours.asked.len() + READS_AT_ONCE } else { 0 };
         let crc = self.crc;
-        match direction {
-            Direction::Write => {
-                let frame = Frame::Write { post, crc, runs: remote };
-                ours.lane.send_payload(memory, &frame, local, crc, Outcome::Moved);
-            }
-            Direction::Read => {
-                ours.lane.say(&Frame::Read { post, crc, runs: remote });
-                ours.asked.push_back(Asked { post, local });
+        while self.postings.has_chunks()
+            && let Some(Chunk { post, direction, local, remote }) =
+                self.postings.next_chunk(ours.asked.len() < most, events)
+        {
+            match direction {
+                Direction::Write => {
+                    let frame = Frame::Write { post, crc, runs: remote };
+                    let (place, ranges) = match &ours.converting {
+                        None => (memory, local),
+                        Some(converting) => (&converting.scratch, converting.outgoing(memory, &local)),
+                    };
+                    return ours.lane.send_payload(place, &frame, ranges, crc, Outcome::Moved);
+                }
+                Direction::Read => {
+                    let bytes = remote.iter().map(|range| range.len as usize).sum();
+                    ours.lane.say(&Frame::Read { post, crc, runs: remote });
+                    ours.asked.push_back(Asked { post, local, bytes });
+                }
             }
         }
     }
 
     /// Whether there is something to do at once.
     pub fn has_work(&self) -> bool {
-        self.unfinished || self.lanes.iter().any(|ours| ours.lane.readable)
+        self.unfinished || self.lanes.iter().any(|ours| ours.lane.may_hear())
     }
 
     /// When the peer counts as stalled, unless bytes move before.
@@ -195,15 +235,17 @@ impl Outgoing {
 impl OurLane {
     /// Makes ready for the answer to the read that was asked for first.
     fn expect(&mut self, post: u64, crc: bool, len: usize) -> Result<(), Ended> {
-        let asked = self.asked.pop_front().filter(|asked| asked.post == post).ok_or(Ended)?;
-        let bytes = asked.local.iter().map(|range| range.len as usize).sum();
-        self.landing = Some(Landing { post, is_whole: len == bytes });
-        match len {
+        let Asked { local, bytes, .. } =
+            self.asked.pop_front().filter(|asked| asked.post == post).ok_or(Ended)?;
+        let (place, convert_into) = match (&self.converting, len) {
             // Refused; the trailer says why.
-            0 => self.lane.expect(Vec::new(), 0, false, None),
-            len if len == bytes => self.lane.expect(asked.local, len, crc, None),
-            _ => return Err(Ended),
-        }
+            (_, 0) => (Vec::new(), Vec::new()),
+            (_, len) if len != bytes => return Err(Ended),
+            (None, _) => (local, Vec::new()),
+            (Some(converting), len) => (converting.room(len), local),
+        };
+        self.landing = Some(Landing { post, is_whole: len == bytes, convert_into });
+        self.lane.expect(place, len, crc && len > 0, None);
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::frame::{Fault, Frame, MAX_CHUNK, MAX_OPEN_POSTS, MAX_RUNS, Outcome};
+use crate::convert::Conversion;
 use crate::lists::Lists;
 use crate::posts::Moving;
 use crate::transport::{Descriptor, Direction, Event, Post, PostId, TransportError};
@@ -34,6 +35,7 @@ pub(super) struct Chunk {
 #[derive(Debug)]
 pub(super) struct Postings {
     max_posts: usize,
+    pub conversion: Option<Conversion>,
     next_number: u64,
     /// Not begun: the peer takes no more at once.
     waiting: VecDeque<Posting>,
@@ -48,6 +50,7 @@ impl Postings {
     pub fn new(max_posts: usize) -> Self {
         Self {
             max_posts,
+            conversion: None,
             next_number: 0,
             waiting: VecDeque::new(),
             begun: BTreeMap::new(),
@@ -60,7 +63,7 @@ impl Postings {
         if self.waiting.len() + self.begun.len() >= self.max_posts {
             return Err(TransportError::Limit("posts in flight to a peer"));
         }
-        let (id, moving) = (post.id, Moving::new(post, local, remote)?);
+        let (id, moving) = (post.id, Moving::converting(post, local, remote, self.conversion)?);
         self.waiting.push_back(Posting {
             id,
             moving,
@@ -176,9 +179,9 @@ impl Posting {
             && local.len() < MAX_RUNS
             && let Some(run) = self.moving.next_run(left)
         {
-            local.push(Descriptor { offset: run.local, len: run.len as u32 });
-            remote.push(Descriptor { offset: run.remote, len: run.len as u32 });
-            left -= run.len;
+            local.push(Descriptor { offset: run.local, len: (run.local_end() - run.local) as u32 });
+            remote.push(run.remote_range());
+            left -= run.bytes();
         }
         if local.is_empty() {
             return None;

@@ -24,8 +24,9 @@ fn busy_pair(fabric: &dyn Fabric) -> Pair {
     }
     let back = pair.post_back(4, Direction::Read, &all);
     pair.b.transport.post(back).unwrap();
-    assert!(pair.a.transport.poll(&mut pair.a.events));
-    assert!(pair.b.transport.poll(&mut pair.b.events));
+    pair.a.transport.poll(&mut pair.a.events);
+    pair.b.transport.poll(&mut pair.b.events);
+    assert!(pair.a.done().len() < 4 && pair.b.done() == [0], "they are in the middle");
     pair.a.events.clear();
     pair.b.events.clear();
     pair

@@ -1,4 +1,4 @@
-//! Prefill and decode with other block sizes, ranks and KV types, in real processes over shared memory: the words stay the same (I7),
+//! Prefill and decode with other block sizes, ranks and KV types, in real processes: the words stay the same (I7),
 //! and no prompt is computed twice.
 
 use rustix::process::Signal;
@@ -102,6 +102,19 @@ fn kv_types() {
             "--kv-convert --kv-dtype=f16 --kv-ranks=2 --block-tokens=32",
         ),
     ]);
+}
+
+/// Whoever reads or writes converts, and what is on the wire is of the other's type.
+#[test]
+fn kv_types_over_tcp() {
+    let (flags, prompts) = (["--kv-memory=64MiB", "--transport=tcp"], prompts(1, 256));
+    let want = alone(&flags, &prompts);
+    for (prefill, decode) in [
+        ("--kv-convert --kv-dtype=f32", "--kv-convert --kv-dtype=bf16"),
+        ("--kv-convert --kv-dtype=bf16 --block-tokens=64", "--kv-convert --kv-dtype=f32 --tcp-crc"),
+    ] {
+        assert_same_words(&flags, prefill, decode, &prompts, &want);
+    }
 }
 
 /// Three KV heads.
