@@ -14,6 +14,7 @@ fn under_faults(strategy: &'static str) {
         binary: env!("CARGO_BIN_EXE_baton").into(),
         strategy,
         transport: "shm",
+        engine_args: Vec::new(),
         logs: None,
     };
     let right = round::right_answers(recipe("none")).unwrap();
