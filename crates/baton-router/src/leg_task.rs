@@ -214,3 +214,18 @@ async fn refusal(kind: LegKind, answer: &mut EngineAnswer) -> Report {
         && matches!(&body, Some(Ok(body)) if has_code(body, ErrorKind::KvInFlight));
     Report::Failed(if is_full_of_kv { LegFault::KvInFlight } else { fault })
 }
+
+#[cfg(test)]
+mod tests {
+    use baton_openai::ApiError;
+
+    use super::*;
+
+    #[test]
+    fn an_engine_full_of_kv_is_told_from_one_that_is_only_full() {
+        let is_full_of_kv = |kind| has_code(&ApiError::new(kind, "No.").to_json(), ErrorKind::KvInFlight);
+        assert!(is_full_of_kv(ErrorKind::KvInFlight));
+        assert!(!is_full_of_kv(ErrorKind::Overloaded) && !is_full_of_kv(ErrorKind::Unavailable));
+        assert!(!has_code(b"<html>busy</html>", ErrorKind::KvInFlight));
+    }
+}

@@ -132,7 +132,7 @@ fn make_ample(scenario: &mut Scenario) {
     let blocks = scenario.requests.iter().map(|ask| scenario.layout.blocks_for(longest(ask)));
     let blocks = blocks.sum::<usize>() as u32;
     for engine in &mut scenario.engines {
-        engine.num_blocks = engine.num_blocks.max(blocks);
+        engine.num_blocks = engine.num_blocks.max(blocks + engine.watermark_blocks as u32);
         engine.max_receiving = scenario.requests.len();
     }
 }

@@ -175,7 +175,8 @@ impl Scenario {
         let tokens = |ask: &Ask| ask.prompt.len() + ask.max_tokens as usize;
         let ample = |engine: &EngineSpec| {
             let blocks: usize = self.requests.iter().map(|ask| engine.layout.blocks_for(tokens(ask))).sum();
-            engine.num_blocks as usize >= blocks && engine.max_receiving >= self.requests.len()
+            engine.num_blocks as usize >= blocks + engine.watermark_blocks
+                && engine.max_receiving >= self.requests.len()
         };
         self.faults.is_calm() && self.owes_answers() && self.engines.iter().all(ample)
     }

@@ -64,6 +64,8 @@ pub struct Recipe {
     pub binary: PathBuf,
     pub strategy: &'static str,
     pub transport: &'static str,
+    /// Further arguments of every engine.
+    pub engine_args: Vec<String>,
     /// Where each process writes its log; nowhere by default.
     pub logs: Option<PathBuf>,
 }
@@ -183,6 +185,7 @@ impl Cluster {
         argv.extend(
             ["--model=emulated", "--kv-memory=16MiB", "--lease=2s", "--heartbeat=500ms"].map(str::to_owned),
         );
+        argv.extend_from_slice(&self.recipe.engine_args);
         argv
     }
 

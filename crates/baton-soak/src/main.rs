@@ -30,6 +30,9 @@ struct Args {
     /// How KV blocks travel
     #[arg(long, default_value = "shm", value_parser = ["shm", "tcp", "nixl"])]
     transport: String,
+    /// Further arguments of every engine, as `--peer-secret-file=FILE` or `--tcp-crc`
+    #[arg(long, default_value = "", allow_hyphen_values = true)]
+    engine_args: String,
     /// Who moves them
     #[arg(long, value_enum, default_value_t = Strategy::Both)]
     strategy: Strategy,
@@ -97,6 +100,7 @@ fn run(args: &Args) -> Result<bool> {
         binary: args.baton.clone(),
         strategy,
         transport,
+        engine_args: args.engine_args.split_whitespace().map(str::to_owned).collect(),
         logs: Some(args.logs.join(strategy)),
     };
     let right = round::right_answers(Recipe { logs: None, transport: "shm", ..recipe("none") })?;

@@ -10,8 +10,13 @@ const CLIENTS: usize = 8;
 const SEED: u64 = 1;
 
 fn under_faults(strategy: &'static str, transport: &'static str) {
-    let recipe =
-        |strategy| Recipe { binary: env!("CARGO_BIN_EXE_baton").into(), strategy, transport, logs: None };
+    let recipe = |strategy| Recipe {
+        binary: env!("CARGO_BIN_EXE_baton").into(),
+        strategy,
+        transport,
+        engine_args: Vec::new(),
+        logs: None,
+    };
     let right = round::right_answers(recipe("none")).unwrap();
     let mut cluster = Cluster::start(recipe(strategy), None).unwrap();
     let warm = round::warm_up(&cluster, &right, CLIENTS).unwrap();
