@@ -290,7 +290,12 @@ impl World {
                 }
                 self.leg_is_over(leg, client, Input::LegEnded { leg, handle: has_handle });
             }
-            LegNews::Failed(fault) => self.leg_is_over(leg, client, Input::LegFailed { leg, fault }),
+            LegNews::Failed(fault) => {
+                if fault == LegFault::KvInFlight {
+                    self.front.book.wait(RequestId(client as u64), leg);
+                }
+                self.leg_is_over(leg, client, Input::LegFailed { leg, fault });
+            }
         }
     }
 

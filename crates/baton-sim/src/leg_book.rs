@@ -1,6 +1,6 @@
 //! The reference for the router: of requests, attempts and legs only what must be true, whatever the router's reasons (I9).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use baton_routing::{LegId, LegStart, RequestId};
 use baton_types::{LegKind, TransferId};
@@ -16,6 +16,8 @@ pub(crate) struct LegBook {
 #[derive(Debug, Default)]
 struct Story {
     attempt: u32,
+    /// Attempts that an engine refused for the KV on its way to it: those are waits.
+    waits: BTreeSet<u32>,
     live: BTreeMap<LegId, LegKind>,
     answered: bool,
 }
@@ -27,7 +29,8 @@ impl LegBook {
         let LegStart { leg, request, kind, transfer, attempt, .. } = start;
         let story = self.stories.entry(*request).or_default();
         assert!(!story.answered, "I9: {request:?} gets {leg:?} after its first byte");
-        assert!(*attempt <= most_attempts, "I11: attempt {attempt} of {request:?}");
+        let waits = story.waits.len() as u32;
+        assert!(*attempt <= most_attempts + waits, "I11: attempt {attempt} of {request:?}");
         if *attempt != story.attempt {
             assert!(*attempt > story.attempt && story.live.is_empty(), "I9: {request:?} has two attempts");
             story.attempt = *attempt;
@@ -43,6 +46,13 @@ impl LegBook {
         let story = self.stories.get_mut(&request).expect("I9: an answer to a request");
         assert!(story.live.contains_key(&leg), "I9: {leg:?} answers after its end");
         assert!(!std::mem::replace(&mut story.answered, true), "I9: {request:?} is answered twice");
+    }
+
+    /// Its engine has no room for it now.
+    pub fn wait(&mut self, request: RequestId, leg: LegId) {
+        if let Some(story) = self.stories.get_mut(&request).filter(|story| story.live.contains_key(&leg)) {
+            story.waits.insert(story.attempt);
+        }
     }
 
     /// It ended, failed, or was dropped.
@@ -96,6 +106,25 @@ mod tests {
         book.start(&start(3, LegKind::Prefill, 8, 2), 3);
         book.leg_over(RequestId(1), LegId(3));
         book.finish(RequestId(1));
+    }
+
+    #[test]
+    fn a_wait_for_room_is_no_attempt() {
+        let mut book = LegBook::default();
+        for attempt in 1..=3 {
+            book.start(&start(attempt.into(), LegKind::Decode, attempt.into(), attempt), 1);
+            book.wait(RequestId(1), LegId(attempt.into()));
+            book.leg_over(RequestId(1), LegId(attempt.into()));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "I11: attempt 2")]
+    fn any_other_end_is() {
+        let mut book = LegBook::default();
+        book.start(&start(1, LegKind::Decode, 7, 1), 1);
+        book.leg_over(RequestId(1), LegId(1));
+        book.start(&start(2, LegKind::Decode, 8, 2), 1);
     }
 
     #[test]
