@@ -33,8 +33,13 @@ struct Place {
 
 impl Place {
     fn new(transport: &'static str) -> Self {
-        let recipe =
-            Recipe { binary: env!("CARGO_BIN_EXE_baton").into(), strategy: "push", transport, logs: None };
+        let recipe = Recipe {
+            binary: env!("CARGO_BIN_EXE_baton").into(),
+            strategy: "push",
+            transport,
+            engine_args: Vec::new(),
+            logs: None,
+        };
         Self { cluster: Cluster::start(recipe, None).unwrap(), client: Client::default() }
     }
 
