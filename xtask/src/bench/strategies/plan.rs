@@ -89,7 +89,7 @@ impl Plan {
             transport: args.transport,
             layout: args.kv_layout,
             rounds: if args.quick { 1 } else { args.rounds },
-            requests: if args.quick { 40 } else { 100 },
+            requests: if args.quick { 30 } else { 100 },
             rate: args.rate.unwrap_or(RHO * SLOTS / (f64::from(OUTPUT_TOKENS) * step_ms() / 1e3)),
             head_dim,
             quick: args.quick,
