@@ -1,34 +1,33 @@
-//! Programs of the workspace, built as its tests are: with `--package` they would have other features, and half of what they
-//! stand on would be compiled twice.
+//! Programs of the workspace, and where they are.
 
 use std::path::PathBuf;
 
 use xshell::{Shell, cmd};
 
-/// How it is compiled: CI has the dev profile at hand already.
+/// How it is compiled.
 #[derive(Clone, Copy)]
 pub enum Profile {
+    /// As the tests are, which CI has at hand already. With `--package` what they stand on would have other features, and much would be
+    /// compiled twice.
     Dev,
+    /// As users do it.
     Release,
 }
 
-/// Builds `--bin NAME` or `--example NAME` and says where it is.
-pub fn program(
-    sh: &Shell,
-    profile: Profile,
-    kind: &str,
-    name: &str,
-    flags: &[&str],
-) -> anyhow::Result<PathBuf> {
-    let (profile, place) = match profile {
-        Profile::Dev => ("dev", "debug"),
-        Profile::Release => ("release", "release"),
+/// Builds the binary of the package of that name.
+pub fn binary(sh: &Shell, profile: Profile, name: &str, flags: &[&str]) -> anyhow::Result<PathBuf> {
+    let (place, whose) = match profile {
+        Profile::Dev => ("debug", &["--workspace"][..]),
+        Profile::Release => ("release", &["--release", "--package", name][..]),
     };
-    cmd!(sh, "cargo build --profile {profile} --quiet --workspace --{kind} {name} {flags...}")
-        .quiet()
-        .run()?;
-    let place = target_directory(sh)?.join(place);
-    Ok(if kind == "example" { place.join("examples").join(name) } else { place.join(name) })
+    cmd!(sh, "cargo build --quiet {whose...} --bin {name} {flags...}").quiet().run()?;
+    Ok(target_directory(sh)?.join(place).join(name))
+}
+
+/// Builds an example, in the dev profile.
+pub fn example(sh: &Shell, name: &str) -> anyhow::Result<PathBuf> {
+    cmd!(sh, "cargo build --quiet --workspace --example {name}").quiet().run()?;
+    Ok(target_directory(sh)?.join("debug/examples").join(name))
 }
 
 /// Where Cargo puts what it builds.

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use xshell::{Shell, cmd};
 
 use self::namespaces::Namespaces;
-use crate::built::{self, Profile};
+use crate::built;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -65,7 +65,7 @@ pub fn find(sh: &Shell) -> anyhow::Result<Option<PathBuf>> {
         return Ok(Some(prefix.into()));
     }
     let cache = cache_directory()?;
-    let install = built::program(sh, Profile::Dev, "example", "nixl_install", &[])?;
+    let install = built::example(sh, "nixl_install")?;
     let fetched = cmd!(sh, "timeout {FETCH_S} {install} {cache}").quiet().ignore_status().output()?;
     eprint!("{}", String::from_utf8_lossy(&fetched.stderr));
     match fetched.status.code() {

@@ -6,7 +6,7 @@ mod plan;
 mod tables;
 mod verdict;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
@@ -15,6 +15,7 @@ use xshell::{Shell, cmd};
 use self::measured::Measured;
 use self::plan::{Load, Plan};
 use super::conditions::{Conditions, Load as MachineLoad, Meanwhile};
+use crate::built::{self, Profile};
 use crate::nixl;
 
 #[derive(clap::Args)]
@@ -76,7 +77,8 @@ impl LayoutName {
 
 pub fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     let conditions = Conditions::read(sh)?;
-    let baton = build(sh)?;
+    // Cargo is out of the way while it is measured.
+    let baton = built::binary(sh, Profile::Release, "baton", &[])?;
     let mut environment = Vec::new();
     if args.transport == TransportName::Nixl {
         let prefix = nixl::find(sh)?.context("there is no NIXL here, and it could not be fetched")?;
@@ -86,7 +88,7 @@ pub fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
         environment.push(("UCX_NET_DEVICES", "lo".into()));
     }
     let plan = Plan::new(args);
-    let out = out(&baton, args)?;
+    let out = out(sh, args)?;
     print!("{conditions}");
     println!("{plan}");
     let before = MachineLoad::read()?;
@@ -116,27 +118,15 @@ pub fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The path of the executable: cargo is out of the way while it is measured.
-fn build(sh: &Shell) -> anyhow::Result<PathBuf> {
-    let messages =
-        cmd!(sh, "cargo build --release --quiet --package baton --message-format json").quiet().read()?;
-    let executable = |message: &str| {
-        let message: serde_json::Value = serde_json::from_str(message).ok()?;
-        let path = message["executable"].as_str().filter(|_| message["target"]["name"] == "baton");
-        path.map(PathBuf::from)
-    };
-    messages.lines().find_map(executable).context("cargo built no executable baton")
-}
-
-/// Beside the executable's directory, unless it is said; results are never written over.
-fn out(baton: &Path, args: &Args) -> anyhow::Result<PathBuf> {
+/// In the target directory, unless it is said; results are never written over.
+fn out(sh: &Shell, args: &Args) -> anyhow::Result<PathBuf> {
     if let Some(out) = &args.out {
         if out.exists() {
             bail!("{} is there already", out.display());
         }
         return Ok(out.clone());
     }
-    let target = baton.ancestors().nth(2).context("the executable is in no target directory")?;
+    let target = built::target_directory(sh)?;
     let name = |number: u32| target.join(format!("strategies-{}-{number}", args.transport.as_str()));
     (1..).map(name).find(|dir| !dir.exists()).context("no name is left")
 }
