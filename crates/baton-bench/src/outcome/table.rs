@@ -108,13 +108,13 @@ pub(crate) fn comparison_table(comparisons: &[Comparison]) -> String {
         );
         let _ = writeln!(
             text,
-            "  {:<14}{:>20}{:>20}{:>20}{:>20}{:>20}",
+            "  {:<14}{:>22}{:>22}{:>22}{:>22}{:>22}",
             "ratio", "mean", "p50", "p90", "p99", "pair by pair"
         );
         for ratio in &comparison.ratios {
             let _ = write!(text, "  {:<14}", ratio.figure);
             for cell in [Some(ratio.mean), ratio.p50, ratio.p90, ratio.p99, ratio.pairwise] {
-                let _ = write!(text, "{:>20}", cell.map_or_else(|| "-".to_owned(), estimate));
+                let _ = write!(text, "{:>22}", cell.map_or_else(|| "-".to_owned(), estimate));
             }
             let _ = writeln!(text);
         }
