@@ -24,7 +24,7 @@ pub enum What {
     /// The central experiment: pull posted by decode's loop, pull, push at the end and push, under the same load
     ///
     /// One prefill and one decode engine with the step times of Qwen3-32B on eight H200, and as many descriptors a request as
-    /// there: up to 18,880. Says for each thing that is required of the figures whether it is so. Takes some ten minutes, and a
+    /// there: up to 18,880. Says for each thing that is required of the figures whether it is so. Takes some twenty minutes, and a
     /// machine with nothing else to do.
     Strategies(strategies::Args),
     /// The CPU runner beside llama.cpp: prefill of 512 tokens, decode of one sequence at 512

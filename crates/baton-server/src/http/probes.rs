@@ -56,11 +56,9 @@ pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response {
     app.metrics.write(&mut page);
     if let Ok(serving) = app.serving() {
         serving.steps.write(&mut page);
-    }
-    if let Ok(serving) = app.serving()
-        && let Ok(snapshot) = snapshot(serving).await
-    {
-        write_stats(&mut page, &snapshot.stats, &serving.info.model, serving.kv_sizes());
+        if let Ok(snapshot) = snapshot(serving).await {
+            write_stats(&mut page, &snapshot.stats, &serving.info.model, serving.kv_sizes());
+        }
     }
     let mut response = Response::new(Body::from(page.into_text()));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(Page::CONTENT_TYPE));

@@ -1,13 +1,14 @@
 //! `baton up`: starts, answers, ends, and survives none of its children.
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
+use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::program::{System, assert_gone, baton, post, runs, send, stderr, wait};
+use crate::program::{System, assert_gone, baton, free_port, post, runs, send, stderr, wait};
 
 /// The kernel kills at once; the rest is for a machine with something else to do.
 const SECONDS: Duration = Duration::from_secs(5);
@@ -75,6 +76,22 @@ fn ctrl_c_ends_a_start() {
     // Its end is that of the last process that could have written to it.
     said.read_to_string(&mut rest).unwrap();
     assert!(rest.ends_with("Stopped.\n"), "{rest}");
+}
+
+/// The router starts last, and until then the system gives free ports to whoever connects somewhere.
+#[test]
+fn its_port_is_nobody_else_s_while_the_engines_start() {
+    let port = free_port();
+    let argv = ["up", "--model=emulated", "--kv-memory=16MiB", &format!("--port={port}")];
+    let mut up = baton(&argv).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(up.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(said.next().unwrap().starts_with("waiting for prefill-0"));
+    while !said.next().unwrap().starts_with("waiting for router") {
+        assert!(TcpListener::bind(("127.0.0.1", port)).is_err());
+    }
+    send(up.id(), Signal::INT);
+    assert_eq!(said.last().unwrap(), "Stopped.");
+    assert_eq!(wait(&mut up).code(), Some(0));
 }
 
 #[test]
