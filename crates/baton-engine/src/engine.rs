@@ -29,6 +29,8 @@ pub struct Engine {
     pub(crate) counters: Counters,
     pub(crate) commands: VecDeque<baton_proto::Input>,
     pub(crate) outputs: VecDeque<Output>,
+    /// What requests are told: behind all other outputs, so that nobody who computes or copies waits for those who only listen.
+    pub(crate) answers: VecDeque<Output>,
 }
 
 /// Each live sequence is in the one that its phase names, in the order of arrival.
@@ -107,6 +109,7 @@ impl Engine {
             counters: Counters::default(),
             commands: VecDeque::new(),
             outputs: VecDeque::new(),
+            answers: VecDeque::new(),
         }
     }
 
@@ -137,7 +140,7 @@ impl Engine {
         }
         if let Some(why) = self.refusal(&request) {
             self.counters.refused += 1;
-            self.outputs.push_back(Output::Refused { seq: request.seq, why });
+            self.answers.push_back(Output::Refused { seq: request.seq, why });
             self.on_refused(request.hand_off, why);
             return;
         }
@@ -276,7 +279,7 @@ impl Engine {
             seq.held = Some(token);
             return;
         }
-        self.outputs.push_back(Output::Token { seq: id, token });
+        self.answers.push_back(Output::Token { seq: id, token });
         if let Some(reason) = ending {
             let handle = self.on_finished(id, token);
             self.finish(id, reason, handle);
@@ -288,7 +291,7 @@ impl Engine {
         let mut seq = self.sequences.remove(&id).expect("live");
         assert!(self.queues.of(seq.phase).remove(&id), "in the queue of its phase");
         if let Some(token) = seq.held {
-            self.outputs.push_back(Output::Token { seq: id, token });
+            self.answers.push_back(Output::Token { seq: id, token });
         }
         let well = matches!(reason, FinishReason::Stop | FinishReason::Length) && seq.part == Part::Whole;
         let retained = if well && seq.phase == Phase::Running { self.retain(&mut seq) } else { None };
@@ -298,7 +301,7 @@ impl Engine {
             FinishReason::Aborted => self.counters.aborted += 1,
             FinishReason::Failed(_) => self.counters.failed += 1,
         }
-        self.outputs.push_back(Output::Finished { seq: id, reason, usage: seq.usage, handle, retained });
+        self.answers.push_back(Output::Finished { seq: id, reason, usage: seq.usage, handle, retained });
         let received = self.on_ended(&seq, handle.is_some());
         match (received, &mut self.in_flight) {
             (Some(first), _) => self.blocks.abandon(seq.table, first),

@@ -48,8 +48,10 @@ impl EngineCore {
         }
     }
 
+    /// The next step and what goes to peers and the transport come before tokens and endings: while a step's tokens travel to
+    /// their clients, the step after it is being computed.
     pub fn poll_output(&mut self) -> Option<Output> {
-        self.engine.outputs.pop_front()
+        self.engine.outputs.pop_front().or_else(|| self.engine.answers.pop_front())
     }
 
     pub fn poll_timeout(&self) -> Option<(Time, Reason)> {

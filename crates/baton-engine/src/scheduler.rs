@@ -53,7 +53,7 @@ impl Engine {
         }
         for id in self.step_set() {
             if let Some(token) = self.sequences.get_mut(&id).and_then(|seq| seq.held.take()) {
-                self.outputs.push_back(Output::Token { seq: id, token });
+                self.answers.push_back(Output::Token { seq: id, token });
             }
         }
     }

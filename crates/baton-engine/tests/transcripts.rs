@@ -47,13 +47,13 @@ fn a_pull() {
             36  P -> say Granted x1 [u0, u1, u2, u3, u4] for 28000ms
             37  D -> post 0 Read u0:u0 u1:u1 u2:u2 u3:u3 u4:u4
             40  D <- moved 0
-            40  D -> token 43 for s0
             40  D -> say Done { transfer: x1, notifications: 0, prefilled: None }
             40  D -> step 1: s0 18..19! in [b0, b1, b2, b3, b4]
+            40  D -> token 43 for s0
             41  P -> say DoneAck { transfer: x1 }
             50  D <- stepped 1
-            50  D -> token 34 for s0
             50  D -> step 2: s0 19..20! in [b0, b1, b2, b3, b4]
+            50  D -> token 34 for s0
             60  D <- stepped 2
             60  D -> token 36 for s0
             60  D -> finished s0: Length, 18 prompt (0 cached, 18 received) + 3
@@ -83,18 +83,18 @@ fn a_push() {
             23  P <- moved 1
             24  D <- notified
             30  P <- stepped 3
-            30  P -> token 43 for s0
-            30  P -> finished s0: Length, 18 prompt (0 cached, 0 received) + 1, handle x1
             30  P -> post 2 Write u4:u4
             30  P -> say Done { transfer: x1, notifications: 3, prefilled: Some(Prefilled { first_token: 43, cached_tokens: 0 }) }
+            30  P -> token 43 for s0
+            30  P -> finished s0: Length, 18 prompt (0 cached, 0 received) + 1, handle x1
             33  P <- moved 2
             34  D <- notified
-            34  D -> token 43 for s0
             34  D -> say DoneAck { transfer: x1 }
             34  D -> step 1: s0 18..19! in [b0, b1, b2, b3, b4]
+            34  D -> token 43 for s0
             44  D <- stepped 1
-            44  D -> token 34 for s0
             44  D -> step 2: s0 19..20! in [b0, b1, b2, b3, b4]
+            44  D -> token 34 for s0
             54  D <- stepped 2
             54  D -> token 36 for s0
             54  D -> finished s0: Length, 18 prompt (0 cached, 18 received) + 3

@@ -34,7 +34,7 @@ pub struct DecodeCost {
 }
 
 /// The named profiles, and where each comes from.
-const PROFILES: [(&str, CostProfile); 4] = [
+const PROFILES: [(&str, CostProfile); 5] = [
     // No time at all: tests.
     ("instant", profile([0.0, 0.0, 0.0], [0.0, 0.0, 0.0])),
     // Invented: fast enough for demos and tests in real time, slow enough that overlap shows.
@@ -42,6 +42,8 @@ const PROFILES: [(&str, CostProfile); 4] = [
     // Qwen3-32B, bf16, TP 8 on H200, published: prefill 43 / 165 / 346 / 555 ms at 2k / 8k / 16k / 24k tokens; decode
     // 5.0-5.4 ms (one sequence, 1k-16k) and 5.2-6.4 ms (eight). Least squares over those four gives the second row.
     ("qwen3-32b-tp8", profile([5_000.0, 18.8, 0.15], [5_117.0, 0.0, 10.0])),
+    // The same, but decode reads 16,384 tokens of context for every 1,888: as long a step with 8.7 times less KV to move and keep.
+    ("qwen3-32b-tp8-long", profile([5_000.0, 18.8, 0.15], [5_117.0, 0.0, 86.78])),
     // GLM-5, FP8, TP 8 on H200, published: prefill 299 / 1,026 / 2,059 / 2,643 ms at 2k / 8k / 16k / 20k; decode with two
     // sequences 23.5-24.4 ms.
     ("glm-5-tp8", profile([77_000.0, 107.0, 0.9], [23_400.0, 0.0, 27.0])),

@@ -87,6 +87,8 @@ impl Contender {
         // Their handshake must not wait until it is this one's turn.
         let lists = contender.lists(&[Descriptor { offset: 0, len: 1 }]);
         contender.round(Direction::Write, lists, &[(0, 0)]);
+        // Nor the work that follows it: shm touches the peer's pages, bit by bit.
+        while contender.transport.poll(&mut Vec::new()) {}
         contender
     }
 

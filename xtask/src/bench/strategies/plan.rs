@@ -21,10 +21,10 @@ const LIGHT_RATE: f64 = 2.0;
 /// Bytes of an element, F32.
 const ELEMENT_BYTES: u32 = 4;
 
-/// The profile `qwen3-32b-tp8`.
-const PROFILE: &str = "qwen3-32b-tp8";
+/// Of prompts of 16k tokens, as published, with prompts of [`PROMPT_TOKENS`].
+const PROFILE: &str = "qwen3-32b-tp8-long";
 const STEP_MS: f64 = 5.117;
-const STEP_MS_PER_CONTEXT_TOKEN: f64 = 10e-6;
+const STEP_MS_PER_CONTEXT_TOKEN: f64 = 86.78e-6;
 
 /// What is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,8 +164,8 @@ impl Plan {
             format!("--emulated-layers={LAYERS}"),
             "--emulated-heads=1".to_owned(),
             format!("--emulated-head-dim={}", self.head_dim),
-            // All of the KV is read about twice within an answer; at each step it would take longer than the step.
-            format!("--emulated-reads-every={}", OUTPUT_TOKENS / 2),
+            // All of the KV is read about once within an answer; at each step it would take longer than the step.
+            format!("--emulated-reads-every={OUTPUT_TOKENS}"),
             format!("--block-tokens={BLOCK_TOKENS}"),
             format!("--kv-layout={}", self.layout.as_str()),
             format!("--kv-memory={}", self.kv_memory()),
