@@ -17,6 +17,7 @@ use crate::fault::FaultReporter;
 use crate::inbox::{Inbox, Item, SeqEvent, Snapshot};
 use crate::loop_trace;
 use crate::runner_thread::RunnerThread;
+use crate::short_slices::ask_for_short_slices;
 use crate::side_channel::SideChannel;
 use crate::timeline::Timeline;
 use crate::transfer_link::TransferLink;
@@ -105,6 +106,7 @@ struct Engine {
 
 impl Engine {
     fn run(mut self, stop: &AtomicBool) {
+        ask_for_short_slices();
         while !stop.load(Ordering::Acquire) {
             match self.next_item() {
                 Some(Item::Submit { request, origin, events }) => {

@@ -28,6 +28,7 @@ mod request;
 mod reuse;
 mod runner_thread;
 mod server;
+mod short_slices;
 mod side_channel;
 mod text;
 mod ticket;

@@ -10,6 +10,7 @@ use baton_engine::{Batch, Input, ModelRunner};
 use crate::fault::FaultReporter;
 use crate::inbox::Inbox;
 use crate::metrics::StepMetrics;
+use crate::short_slices::ask_for_short_slices;
 
 /// The way to the runner. Dropping it ends the thread once the step in hand is done.
 #[derive(Debug)]
@@ -80,6 +81,7 @@ impl RunnerThread {
 }
 
 fn run(mut runner: Box<dyn ModelRunner>, steps: &Receiver<Batch>, inbox: &Inbox, clock: &StepClock) {
+    ask_for_short_slices();
     while let Ok(batch) = steps.recv() {
         let began = Instant::now();
         let result = runner.run(&batch);

@@ -199,9 +199,11 @@ impl Timeline {
         let mut shown = Vec::new();
         for entry in &batch.entries {
             let Some(leg) = self.legs.get_mut(&entry.seq) else { continue };
-            leg.computes(&self.out, now);
             let chunk = leg.is_chunk(entry);
-            if chunk || leg.decodes_first() {
+            if chunk {
+                leg.computes(&self.out, now);
+            }
+            if chunk || leg.decodes_first(&self.out, now) {
                 let (seq, start, tokens) = (entry.seq, entry.start, entry.tokens.len());
                 shown.push(Entry { seq, start, tokens, samples: entry.sample.is_some(), chunk });
             }

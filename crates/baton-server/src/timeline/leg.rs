@@ -72,6 +72,8 @@ pub(super) struct Leg {
     is_claimed: bool,
     claims: [Option<(Time, u32)>; 2],
     first_token: Option<Time>,
+    /// Since the first token is there, whether anybody has been told or not.
+    decoding_since: Option<Time>,
     tokens: u64,
     decodes: bool,
     /// A bit for each row of slices in use.
@@ -113,6 +115,7 @@ impl Leg {
             is_claimed: false,
             claims: [None; 2],
             first_token: None,
+            decoding_since: None,
             tokens: 0,
             decodes: false,
             rows: 0,
@@ -159,11 +162,15 @@ impl Leg {
         entry.tokens.len() > 1 || (entry.start as usize) < self.prompt_tokens
     }
 
-    /// True once.
-    pub fn decodes_first(&mut self) -> bool {
+    /// A step decodes the token behind those that are there, even if nobody has been told of the last of them yet. True once.
+    pub fn decodes_first(&mut self, out: &Recorder, now: Time) -> bool {
+        self.admit(out, now);
+        self.waited(out, now, false);
+        self.decoding_since.get_or_insert(now);
         !std::mem::replace(&mut self.decodes, true)
     }
 
+    /// A step computes a chunk.
     pub fn computes(&mut self, out: &Recorder, now: Time) {
         self.admit(out, now);
         // It would not compute what it still hoped to get.
@@ -185,6 +192,7 @@ impl Leg {
     pub fn token(&mut self, out: &Recorder, now: Time) {
         self.waited(out, now, false);
         self.first_token.get_or_insert(now);
+        self.decoding_since.get_or_insert(now);
         self.tokens += 1;
     }
 
@@ -320,7 +328,7 @@ impl Leg {
 
     fn end(&mut self, out: &Recorder, now: Time, outcome: String, failed: bool, usage: Args) {
         self.waited(out, now, true);
-        if let Some(first) = self.first_token.filter(|_| self.part != Part::Source) {
+        if let Some(first) = self.decoding_since.filter(|_| self.part != Part::Source) {
             let span = out.child(self, "decoding", PHASE_ROW, first, now);
             out.tracer.record(Span { args: Args::default().int("tokens", self.tokens), ..span });
         }

@@ -70,6 +70,7 @@ pub struct Plan {
     transport: TransportName,
     layout: LayoutName,
     rounds: u32,
+    /// In a round, under load.
     requests: u32,
     pub rate: f64,
     head_dim: u32,
@@ -93,6 +94,15 @@ impl Plan {
             rate: args.rate.unwrap_or(RHO * SLOTS / (f64::from(OUTPUT_TOKENS) * step_ms() / 1e3)),
             head_dim,
             quick: args.quick,
+        }
+    }
+
+    /// In a round.
+    fn requests(&self, load: Load) -> u32 {
+        match load {
+            Load::Heavy => self.requests,
+            // They hardly differ.
+            Load::Light => self.requests / 2,
         }
     }
 
@@ -142,7 +152,7 @@ impl Plan {
             format!("--output={OUTPUT_TOKENS}"),
             format!("--rate={:.3}", self.rate(load)),
             "--arrivals=poisson".to_owned(),
-            format!("--requests={}", self.requests),
+            format!("--requests={}", self.requests(load)),
             format!("--rounds={}", self.rounds),
             format!(
                 "--label=strategies over {}, {}, {}",
@@ -217,7 +227,7 @@ impl fmt::Display for Plan {
                 load.prompt_tokens(),
                 self.descriptors(load),
                 mib(load),
-                self.requests,
+                self.requests(load),
                 self.rounds
             )?;
         }

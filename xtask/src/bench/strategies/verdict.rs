@@ -148,7 +148,7 @@ mod tests {
         let light = |tpot: f64, tokens: f64, ttft: f64| {
             said(&in_light(&[system("pull", 10.0 + ttft, tpot, tokens), system("push", 10.0, 1.0, 1.0)]))
         };
-        assert_eq!(light(1.04, 0.96, 5.0), [true]);
-        assert_eq!([light(1.06, 1.0, 0.0), light(1.0, 0.94, 0.0), light(1.0, 1.0, 6.0)], [[false]; 3]);
+        assert_eq!(light(1.04, 0.96, step - 0.1), [true]);
+        assert_eq!([light(1.06, 1.0, 0.0), light(1.0, 0.94, 0.0), light(1.0, 1.0, step + 0.1)], [[false]; 3]);
     }
 }
