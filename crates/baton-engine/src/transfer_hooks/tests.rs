@@ -6,7 +6,7 @@ use baton_proto::{Compat, PeerAddress};
 use baton_types::{CacheSalt, EngineId, EngineName, KvDtype, PoolShape, SamplingParams};
 
 use super::*;
-use crate::action::{Input, Output, Request};
+use crate::action::{Input, KvLimit, Output, Request};
 use crate::batch::{Batch, StepResult};
 use crate::config::Config;
 
@@ -287,7 +287,7 @@ fn kv_in_flight_beyond_the_limit_is_refused() {
     };
     let commands = script.submit(ask(2, 12, second));
     assert!(matches!(&commands[..], [Command::Expect { .. }, Command::Cancel { .. }]), "the source is told");
-    let why = Refusal::KvInFlight { blocks: 3, limit: 5 };
+    let why = Refusal::KvInFlight(KvLimit::Inbound { blocks: 6, limit: 5 });
     assert!(script.outputs.contains(&Output::Refused { seq: SeqId(2), why }));
     script.submit(ask(3, 12, HandOff::None));
     assert_eq!(script.ended(3), None, "what computes here is not concerned");

@@ -1,0 +1,117 @@
+//! Two engines that hand over to each other.
+
+mod toy;
+
+use std::time::Duration;
+
+use baton_engine::Config;
+use baton_types::{Time, TransferId, TransferMode};
+use toy::pair::{Job, Pair, config};
+use toy::{Dice, prompt};
+
+const MODES: [TransferMode; 3] = [TransferMode::Pull, TransferMode::EarlyPull, TransferMode::Push];
+
+fn job(mode: TransferMode, family: u64, len: usize) -> Job {
+    Job {
+        source: 0,
+        mode,
+        prompt: prompt(family, len),
+        max_tokens: 6,
+        lag: Duration::ZERO,
+        destination_first: false,
+        abandoned: false,
+        turns: 0,
+        edited_from: None,
+        kept: None,
+    }
+}
+
+/// Two of each engine's four transfers, in which order the legs come to both.
+fn crossing(mode: TransferMode, destination_first: bool) -> Pair {
+    let mut pair = Pair::new([config(0, 8, 4), config(1, 8, 4)]);
+    for transfer in 0..4 {
+        let source = transfer as usize % 2;
+        let lag = Duration::from_millis(200);
+        let job = Job { source, lag, destination_first, ..job(mode, transfer, 16) };
+        pair.start(Time::ZERO, job, TransferId(transfer.into()));
+    }
+    pair
+}
+
+/// Each engine's pool is full of KV for the other one, which has no room for it; or of blocks for KV that the other one has no room
+/// to compute.
+#[test]
+fn engines_that_hand_over_to_each_other_do_not_wait_for_each_other() {
+    for mode in MODES {
+        for destination_first in [false, true] {
+            let mut pair = crossing(mode, destination_first);
+            let idle = pair.run_until_idle();
+            let early = idle < Time::from_millis(2_000);
+            assert!(early, "{mode:?}: long before a lease runs out, not at {idle:?}\n{}", pair.log);
+        }
+    }
+}
+
+/// As above, with all sizes, orders and modes, and with others that are asked of one engine alone.
+#[test]
+fn in_small_pools_nobody_waits_for_a_time_limit_in_either_direction() {
+    let (mut received, mut refused) = (0, 0);
+    for seed in 0..1_000 {
+        let mut dice = Dice(seed * 1000 + 7);
+        let mut small = |node| {
+            let config = config(node, 8 + dice.below(8) as u32, 4);
+            let max_receiving = 1 + dice.below(5) as usize;
+            Config { max_receiving, watermark_blocks: dice.below(3) as usize, ..config }
+        };
+        let mut pair = Pair::new([small(0), small(1)]);
+        let longest = 1 + dice.below(30);
+        for transfer in 0..16 {
+            let job = Job {
+                source: dice.below(2) as usize,
+                max_tokens: 1 + dice.below(8) as u32,
+                lag: Duration::from_millis(dice.below(300)),
+                destination_first: dice.one_in(2),
+                ..job(MODES[dice.below(3) as usize], transfer, 1 + dice.below(longest) as usize)
+            };
+            pair.start(Time::from_millis(dice.below(500)), job, TransferId(transfer.into()));
+            if dice.one_in(4) {
+                let (prompt, transfer) = (prompt(99 + transfer, 1 + dice.below(24) as usize), transfer);
+                pair.ask(dice.below(2) as usize, prompt, 1 + transfer as u32);
+            }
+        }
+        let idle = pair.run_until_idle();
+        assert!(idle < Time::from_millis(20_000), "seed {seed}: idle only at {idle:?}\n{}", pair.log);
+        let counters = [0, 1].map(|node| pair.nodes[node].core.stats().counters);
+        for node in [0, 1] {
+            let (lost, sources_refused) = (counters[node].transfers_lost, counters[1 - node].refused);
+            assert!(lost <= sources_refused, "seed {seed}: lost for nothing\n{}", pair.log);
+            received += counters[node].transfers_received;
+            refused += counters[node].refused;
+        }
+    }
+    assert!(received > 5_000 && refused > 1_000, "{received} {refused}");
+}
+
+/// Once an engine knows that both are asked of it, no half of its room is taken by one direction: a router that tries but once is
+/// never refused, as long as peers have pools of one size and nothing is larger than half of one.
+#[test]
+fn pulls_in_both_directions_are_not_refused() {
+    let mut pair = Pair::new([config(0, 16, 4), config(1, 16, 4)]);
+    for transfer in 0..2 {
+        let job = Job { source: transfer as usize, ..job(TransferMode::Pull, transfer, 8) };
+        pair.start(Time::ZERO, job, TransferId(transfer.into()));
+    }
+    pair.run_until_idle();
+    let mut dice = Dice(5);
+    for transfer in 2..102 {
+        let lag = Duration::from_millis(dice.below(100));
+        let len = 1 + dice.below(30) as usize;
+        let job = Job { source: transfer as usize % 2, lag, ..job(TransferMode::Pull, transfer, len) };
+        pair.start(pair.now, job, TransferId(transfer.into()));
+    }
+    pair.run_until_idle();
+    for node in &pair.nodes {
+        let counters = node.core.stats().counters;
+        assert_eq!((counters.refused, counters.transfers_received, counters.transfers_lost), (0, 51, 0));
+    }
+}
