@@ -4,9 +4,10 @@ mod toy;
 
 use std::time::Duration;
 
-use baton_engine::Config;
+use baton_engine::{Config, HandOff};
 use baton_types::{Time, TransferId, TransferMode};
 use toy::pair::{Job, Pair, config};
+use toy::solo::End;
 use toy::{Dice, prompt};
 
 const MODES: [TransferMode; 3] = [TransferMode::Pull, TransferMode::EarlyPull, TransferMode::Push];
@@ -92,26 +93,71 @@ fn in_small_pools_nobody_waits_for_a_time_limit_in_either_direction() {
     assert!(received > 5_000 && refused > 1_000, "{received} {refused}");
 }
 
-/// Once an engine knows that both are asked of it, no half of its room is taken by one direction: a router that tries but once is
-/// never refused, as long as peers have pools of one size and nothing is larger than half of one.
-#[test]
-fn pulls_in_both_directions_are_not_refused() {
+/// Two engines with 16 blocks each that know that both directions are asked of them, and how many requests each has had.
+fn acquainted() -> Pair {
     let mut pair = Pair::new([config(0, 16, 4), config(1, 16, 4)]);
     for transfer in 0..2 {
         let job = Job { source: transfer as usize, ..job(TransferMode::Pull, transfer, 8) };
         pair.start(Time::ZERO, job, TransferId(transfer.into()));
     }
     pair.run_until_idle();
+    pair
+}
+
+/// A hundred requests, the largest of which take half of a pool.
+fn start_many(pair: &mut Pair, mode: TransferMode, within_ms: u64) {
     let mut dice = Dice(5);
     for transfer in 2..102 {
         let lag = Duration::from_millis(dice.below(100));
-        let len = 1 + dice.below(30) as usize;
-        let job = Job { source: transfer as usize % 2, lag, ..job(TransferMode::Pull, transfer, len) };
-        pair.start(pair.now, job, TransferId(transfer.into()));
+        let (source, len) = (transfer as usize % 2, 1 + dice.below(30) as usize);
+        let job = Job { source, lag, destination_first: dice.one_in(2), ..job(mode, transfer, len) };
+        pair.start(pair.now + Duration::from_millis(dice.below(within_ms)), job, TransferId(transfer.into()));
     }
+}
+
+/// Sources wait for their half, so that a router which tries but once is never refused as long as peers have pools of one size.
+#[test]
+fn pulls_in_both_directions_are_not_refused() {
+    let mut pair = acquainted();
+    start_many(&mut pair, TransferMode::Pull, 1);
     pair.run_until_idle();
     for node in &pair.nodes {
         let counters = node.core.stats().counters;
         assert_eq!((counters.refused, counters.transfers_received, counters.transfers_lost), (0, 51, 0));
     }
+}
+
+/// More to receive than half of the pool is refused, and leaves the sources theirs.
+#[test]
+fn pushes_in_both_directions_do_not_keep_sources_out() {
+    let mut pair = acquainted();
+    start_many(&mut pair, TransferMode::Push, 2_000);
+    pair.run_until_idle();
+    for node in &pair.nodes {
+        let refused = node.answers.values().filter(|(_, answer)| matches!(answer.end, Some(End::Refused(_))));
+        let (sources, destinations): (Vec<_>, Vec<_>) =
+            refused.partition(|(request, _)| matches!(request.hand_off, HandOff::ToPeer { .. }));
+        assert_eq!((sources.len(), destinations.is_empty()), (0, false));
+        assert_eq!(node.core.stats().counters.transfers_lost, 0);
+    }
+}
+
+/// KV that nobody comes for fills the half of the sources until its lease ends. Another source waits, but nobody waits for it.
+#[test]
+fn what_computes_for_itself_passes_sources_that_have_no_room() {
+    let mut pair = acquainted();
+    let half = job(TransferMode::Pull, 5, 30);
+    pair.start(pair.now, Job { abandoned: true, ..half.clone() }, TransferId(5));
+    pair.start(pair.now, half, TransferId(6));
+    while pair.nodes[0].core.stats().waiting == 0 || pair.nodes[0].core.stats().running > 0 {
+        assert!(pair.step());
+    }
+    let asked = pair.now;
+    pair.ask(0, prompt(7, 20), 4);
+    while pair.answer(0, 4).end.is_none() {
+        assert!(pair.step());
+    }
+    assert!(pair.now < asked + Duration::from_secs(1), "at {:?}, asked at {asked:?}", pair.now);
+    assert_eq!(pair.nodes[0].core.stats().waiting, 1, "the source");
+    pair.run_until_idle();
 }
