@@ -182,7 +182,7 @@ impl World {
                 LegFault::Refused
             }
             Refusal::Overloaded | Refusal::Draining => LegFault::Overloaded,
-            Refusal::KvInFlight(_) => LegFault::KvInFlight,
+            Refusal::KvInFlight { .. } => LegFault::KvInFlight,
             Refusal::TransferInUse | Refusal::OwnPeer => LegFault::ServerError,
         };
         self.answer(node, seq, LegNews::Failed(fault));
