@@ -6,7 +6,7 @@ use std::time::Duration;
 use baton_engine::HandOff;
 use baton_proto::PeerAddress;
 use baton_routing::{EngineKey, Input, LegFault, LegId, LegStart, Output, RequestEnd, RequestId, RouterCore};
-use baton_types::{EngineInfo, EngineRole, LegKind, Time, TokenId, TransferId};
+use baton_types::{EngineInfo, EngineRole, LegKind, Time, TokenId, TransferId, TransferMode};
 
 use crate::ask::Reference;
 use crate::client::{ClientState, MODEL_NAME};
@@ -209,9 +209,10 @@ impl World {
         let hand_off = match (kind, mode) {
             (LegKind::Prefill, Some(mode)) => HandOff::ToPeer { transfer, mode },
             (LegKind::Decode, Some(mode)) => {
-                let told = self.front.handles.get(&request).cloned();
                 let known =
                     peer.map(|peer| PeerAddress { engine: peer.id, host: peer.host, port: peer.port });
+                // What a prefill leg said is this attempt's only where decode has waited for it.
+                let told = self.front.handles.remove(&request).filter(|_| mode == TransferMode::Pull);
                 let peer = told.or(known).expect("a decode leg has a peer");
                 let (transfer, peer) = self.handle_for(transfer, peer);
                 HandOff::FromPeer { transfer, mode, peer }
