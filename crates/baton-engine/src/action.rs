@@ -1,5 +1,7 @@
 //! What goes into an [`EngineCore`](crate::EngineCore) and what comes out of it.
 
+use std::fmt;
+
 use baton_proto::{Ending, PeerAddress};
 use baton_types::{CacheSalt, SamplingParams, SeqId, TokenId, TransferId, TransferMode};
 
@@ -159,12 +161,58 @@ pub enum Refusal {
     PoolTooSmall { blocks: u32, limit: u32 },
     /// The queue is full: worth another try, here or elsewhere.
     Overloaded,
-    /// So much KV is on its way here, or waits for room, that this request's would grow old: worth another try elsewhere.
-    KvInFlight { blocks: u32, limit: u32 },
+    /// So much KV is on its way that this request's would grow old, or wait for what waits for it: worth another try, elsewhere
+    /// or soon.
+    KvInFlight(KvLimit),
     /// [`Input::Drain`] came: worth another try elsewhere.
     Draining,
     /// Another live sequence, or KV that is still leased or quarantined, goes by this transfer id.
     TransferInUse,
     /// The KV is said to be with this very engine.
     OwnPeer,
+}
+
+/// A limit on KV between engines, and what there would be with one request more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum KvLimit {
+    /// Sequences with KV from peers at a time: [`Config::max_receiving`](crate::Config).
+    Receiving { sequences: u32, limit: u32 },
+    /// Blocks for KV from peers: [`Config::max_inbound_blocks`](crate::Config), or half of the pool where KV goes out as well.
+    Inbound { blocks: u32, limit: u32 },
+    /// Blocks for KV from peers and to peers: the pool, less the watermark.
+    Pool { blocks: u32, limit: u32 },
+}
+
+impl KvLimit {
+    pub(crate) fn receiving(sequences: usize, limit: usize) -> Self {
+        Self::Receiving { sequences: saturating(sequences), limit: saturating(limit) }
+    }
+
+    pub(crate) fn inbound(blocks: usize, limit: usize) -> Self {
+        Self::Inbound { blocks: saturating(blocks), limit: saturating(limit) }
+    }
+
+    pub(crate) fn pool(blocks: usize, limit: usize) -> Self {
+        Self::Pool { blocks: saturating(blocks), limit: saturating(limit) }
+    }
+}
+
+impl fmt::Display for KvLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Receiving { sequences, limit } => {
+                write!(f, "{sequences} sequences with KV from other engines, of {limit} at a time")
+            }
+            Self::Inbound { blocks, limit } => {
+                write!(f, "{blocks} blocks for KV from other engines, of {limit}")
+            }
+            Self::Pool { blocks, limit } => {
+                write!(f, "{blocks} blocks for KV from and to other engines, of {limit}")
+            }
+        }
+    }
+}
+
+fn saturating(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }

@@ -118,6 +118,10 @@ impl Engine {
         let queued = queues.queued() + queues.receiving.len() + queues.running.len();
         assert_eq!(queued, sequences.len(), "each sequence is in one queue");
         assert!(queues.receiving.len() <= config.max_receiving, "I11: receiving");
+        // I8: see `room`.
+        let (inbound, held) = (self.inbound().blocks, self.outbound().held);
+        let fits = inbound == 0 || held == 0 || inbound + held <= self.room();
+        assert!(fits, "I8: {inbound} blocks to receive into, {held} of sources");
         let retained = self.blocks.retained_with(&[]);
         assert!(retained <= config.max_retained_blocks, "I11: retained blocks");
         // Every sequence that was admitted once may be back in the queue, and each of those has held a block.

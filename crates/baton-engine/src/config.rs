@@ -36,8 +36,8 @@ pub struct Config {
     /// How long a sequence waits for KV that it could compute as well.
     pub reuse_timeout: Duration,
     pub on_lost_kv: OnLostKv,
-    /// How long a sequence waits for KV from its peer, from its submission on, before the KV counts as lost. Engines that hand
-    /// over to one another can each hold the blocks that the other waits for; this ends it (I8).
+    /// How long a sequence waits for KV from its peer, from its submission on, before the KV counts as lost: whatever has become of
+    /// the peer, or of its source (I8).
     pub kv_timeout: Duration,
     /// Whether a first token that a peer sampled is given only once the sequence is among those of a step, so that nobody who
     /// has begun to read waits for a place. Otherwise it is given as soon as its KV is there.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use baton_types::{Mutant, SeqId, Time, TokenId, TransferId, TransferMode};
+use baton_types::{Mutant, SeqId, Time, TokenId, TransferId};
 
 use crate::action::{FinishReason, HandOff, Handle, Input, Output, Refusal, Request, SeqFailure};
 use crate::batch::StepResult;
@@ -10,6 +10,7 @@ use crate::block_manager::BlockManager;
 use crate::block_table::BlockTable;
 use crate::config::Config;
 use crate::retention::Retentions;
+use crate::room::Directions;
 use crate::sequence::{Part, Phase, Sequence};
 use crate::stats::{Counters, Stats};
 use crate::transfer_hooks::Transfer;
@@ -26,6 +27,7 @@ pub struct Engine {
     pub(crate) steps: u64,
     pub(crate) last_seq: Option<SeqId>,
     pub(crate) draining: bool,
+    pub(crate) asked: Directions,
     pub(crate) counters: Counters,
     pub(crate) commands: VecDeque<baton_proto::Input>,
     pub(crate) outputs: VecDeque<Output>,
@@ -56,15 +58,6 @@ impl Queues {
     pub fn queued(&self) -> usize {
         self.waiting.len() + self.expecting.len()
     }
-}
-
-/// Sequences with KV from peers, without those that have it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Inbound {
-    pub sequences: usize,
-    pub blocks: usize,
-    /// Whether the source of any of them computes while it waits here.
-    pub both_begin: bool,
 }
 
 /// The step that the runner is computing.
@@ -106,6 +99,7 @@ impl Engine {
             steps: 0,
             last_seq: None,
             draining: false,
+            asked: Directions::default(),
             counters: Counters::default(),
             commands: VecDeque::new(),
             outputs: VecDeque::new(),
@@ -138,8 +132,12 @@ impl Engine {
         if self.config.mutation.is(Mutant::TenantNotSalted) {
             request.salt.tenant.clear();
         }
-        if let Some(why) = self.refusal(&request) {
-            self.counters.refused += 1;
+        let refusal = self.refusal(&request);
+        if matches!(refusal, None | Some(Refusal::KvInFlight(_))) {
+            self.note_direction(&request.hand_off);
+        }
+        if let Some(why) = refusal {
+            self.counters.refuse(why);
             self.answers.push_back(Output::Refused { seq: request.seq, why });
             self.on_refused(request.hand_off, why);
             return;
@@ -175,44 +173,13 @@ impl Engine {
             Some(Refusal::PoolTooSmall { blocks: blocks as u32, limit: self.config.num_blocks })
         } else if self.draining {
             Some(Refusal::Draining)
-        } else if let Some(limit) = self.inbound_limit(&request.hand_off, blocks) {
-            Some(Refusal::KvInFlight { blocks: blocks as u32, limit: limit as u32 })
+        } else if let Some(limit) = self.kv_limit(&request.hand_off, blocks) {
+            Some(Refusal::KvInFlight(limit))
         } else if self.queues.queued() >= self.config.max_waiting {
             Some(Refusal::Overloaded)
         } else {
             None
         }
-    }
-
-    /// The limit that so many blocks more to receive into would break, if there is one.
-    ///
-    /// KV that is pushed, or pulled early, takes blocks at both ends from the beginning. If a destination waited for the blocks of
-    /// such a one, its source could hold what that one's source needs, and both engines would wait for each other (I8). So
-    /// where there are any, all that is to be received finds room at once as soon as what runs here has ended.
-    fn inbound_limit(&self, hand_off: &HandOff, blocks: usize) -> Option<usize> {
-        let HandOff::FromPeer { mode, .. } = hand_off else { return None };
-        let Config { num_blocks, watermark_blocks, max_receiving, max_inbound_blocks, .. } = self.config;
-        let inbound = self.inbound();
-        let room = num_blocks as usize - watermark_blocks;
-        let crowded = inbound.sequences >= max_receiving || inbound.blocks + blocks > room;
-        match () {
-            () if inbound.blocks + blocks > max_inbound_blocks => Some(max_inbound_blocks),
-            () if inbound.sequences == 0 => None,
-            () if crowded && (inbound.both_begin || *mode != TransferMode::Pull) => Some(room),
-            () => None,
-        }
-    }
-
-    /// What sequences with KV from peers hold or wait for.
-    pub(crate) fn inbound(&self) -> Inbound {
-        let mut inbound = Inbound::default();
-        for seq in self.queues.expecting.iter().chain(&self.queues.receiving).map(|id| &self.sequences[id]) {
-            inbound.sequences += 1;
-            inbound.blocks += self.blocks.blocks_for(seq.tokens.len());
-            inbound.both_begin |=
-                matches!(seq.part, Part::Destination { mode, .. } if mode != TransferMode::Pull);
-        }
-        inbound
     }
 
     /// From outside, in whatever phase the sequence is.

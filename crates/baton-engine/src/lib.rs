@@ -16,13 +16,16 @@ mod engine_core;
 mod prefix_cache;
 mod readback;
 mod retention;
+mod room;
 pub mod runner;
 mod scheduler;
 mod sequence;
 pub mod stats;
 mod transfer_hooks;
 
-pub use action::{FinishReason, HandOff, Handle, Input, Output, Reason, Refusal, Request, SeqFailure, Usage};
+pub use action::{
+    FinishReason, HandOff, Handle, Input, KvLimit, Output, Reason, Refusal, Request, SeqFailure, Usage,
+};
 pub use batch::{Batch, BatchEntry, StepResult};
 pub use block_pool::BlockState;
 pub use config::{Config, ConfigError, OnLostKv};

@@ -86,8 +86,7 @@ impl Engine {
     /// The youngest that may have to grow. Sources never do, and end with their prompt; and the blocks that a push has named to the
     /// protocol would stay leased without it, so that it could wait for ever for room that it takes itself (I8).
     fn victim(&self) -> Option<SeqId> {
-        let is_source = |id: &&SeqId| matches!(self.part(**id), Part::Source { .. });
-        self.queues.running.iter().rev().find(|id| !is_source(id)).copied()
+        self.queues.running.iter().rev().copied().find(|id| !self.is_source(*id))
     }
 
     /// Back to the queue without blocks, with all tokens. It keeps its place in the order of arrival, which is before everything
@@ -111,23 +110,47 @@ impl Engine {
     }
 
     /// A sequence that computes here finds no blocks, and nothing runs that would free any: what is being received has them. Those
-    /// that are to receive as well may pass it, since what they wait for may be what keeps the others' sources from computing (I8).
+    /// that are to receive as well may pass it, since what they wait for may be what keeps the others' sources from computing; and so
+    /// may sources, whose own destinations may hold what the others' destinations wait for (I8).
     fn admit_past(&mut self, now: Time, blocked: SeqId) -> bool {
-        let next = self.queues.expecting.first().copied();
         let stuck = self.queues.running.is_empty() && self.queues.waiting.contains(&blocked);
+        if !stuck {
+            return false;
+        }
         let has_place = self.queues.receiving.len() < self.config.max_receiving;
-        stuck && has_place && next.is_some_and(|id| self.try_admit(now, id))
+        if let Some(next) = self.queues.expecting.first().copied().filter(|_| has_place)
+            && self.try_admit(now, next)
+        {
+            return true;
+        }
+        let source = self.queues.waiting.iter().copied().find(|id| self.is_source(*id));
+        let passes =
+            |id: &SeqId| !self.is_source(blocked) && !self.queues.receiving.is_empty() && self.may_send(*id);
+        source.filter(passes).is_some_and(|id| self.try_admit(now, id))
     }
 
     /// The oldest queued sequence whose kind is not at its limit.
     fn next_to_admit(&self) -> Option<SeqId> {
         let Self { queues, config, .. } = self;
-        let local = queues.waiting.first().filter(|_| queues.running.len() < config.max_running);
+        let local = self.next_to_compute().filter(|_| queues.running.len() < config.max_running);
         let remote = queues.expecting.first().filter(|_| queues.receiving.len() < config.max_receiving);
-        match (local, remote) {
-            (Some(local), Some(remote)) => Some(*min(local, remote)),
-            (local, remote) => local.or(remote).copied(),
+        match (local, remote.copied()) {
+            (Some(local), Some(remote)) => Some(min(local, remote)),
+            (local, remote) => local.or(remote),
         }
+    }
+
+    /// The oldest that wants blocks to compute in. Where sources have no room, that is the oldest which computes for itself.
+    fn next_to_compute(&self) -> Option<SeqId> {
+        let first = self.queues.waiting.first().copied()?;
+        if !self.is_source(first) || self.may_send(first) {
+            return Some(first);
+        }
+        self.queues.waiting.iter().copied().find(|id| !self.is_source(*id))
+    }
+
+    fn is_source(&self, id: SeqId) -> bool {
+        matches!(self.part(id), Part::Source { .. })
     }
 
     fn try_admit(&mut self, now: Time, id: SeqId) -> bool {

@@ -1,5 +1,7 @@
 //! What an engine has done and is doing, in plain numbers.
 
+use crate::action::{KvLimit, Refusal};
+
 /// A moment's gauges and the counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -41,6 +43,10 @@ impl BlockCounts {
 pub struct Counters {
     pub requests: u64,
     pub refused: u64,
+    /// Of them, for KV in flight: by which limit.
+    pub refused_receiving: u64,
+    pub refused_inbound: u64,
+    pub refused_pool: u64,
     pub finished_stop: u64,
     pub finished_length: u64,
     pub aborted: u64,
@@ -87,4 +93,17 @@ pub struct Counters {
     pub readback_us: u64,
     /// Sequences computed here because their KV did not come.
     pub recomputed: u64,
+}
+
+impl Counters {
+    pub(crate) fn refuse(&mut self, why: Refusal) {
+        self.refused += 1;
+        if let Refusal::KvInFlight(limit) = why {
+            *match limit {
+                KvLimit::Receiving { .. } => &mut self.refused_receiving,
+                KvLimit::Inbound { .. } => &mut self.refused_inbound,
+                KvLimit::Pool { .. } => &mut self.refused_pool,
+            } += 1;
+        }
+    }
 }

@@ -29,7 +29,7 @@ pub enum ErrorKind {
     BadGateway,
     /// No engine can take the request now: 503.
     Unavailable,
-    /// So much KV is on its way to this engine that more would wait for long: 503 with code `kv_in_flight`.
+    /// So much KV is on its way to or from this engine that more would wait for long: 503 with code `kv_in_flight`.
     KvInFlight,
     /// An engine did not answer in time: 504.
     Timeout,

@@ -36,10 +36,11 @@ impl Engine {
         offers(self.role, kind) && offers(info.role, kind) && info.model == model
     }
 
-    /// Whether KV can go from one to the other. Block sizes may differ; models, units and, unless both convert, types may not.
+    /// Whether KV can go from one to the other, which is another engine. Block sizes may differ; models, units and, unless both convert, types may not.
     pub fn pairs_with(&self, other: &Self) -> bool {
         let (Some(a), Some(b)) = (&self.info, &other.info) else { return false };
-        a.model == b.model
+        a.engine_id.name != b.engine_id.name
+            && a.model == b.model
             && a.unit_tokens == b.unit_tokens
             && a.kv_dtype == b.kv_dtype
             && a.transports.iter().any(|transport| b.transports.contains(transport))
@@ -178,6 +179,7 @@ pub(crate) mod tests {
             table.get(EngineKey(0)).pairs_with(table.get(EngineKey(1)))
         };
         assert!(pairs(&mut table, good.clone()));
+        assert!(!pairs(&mut table, info("p", 1, EngineRole::Decode)), "one engine by two names");
         assert!(!pairs(&mut table, EngineInfo { model: "other".into(), ..good.clone() }));
         assert!(pairs(&mut table, EngineInfo { block_tokens: 32, ..good.clone() }));
         assert!(!pairs(&mut table, EngineInfo { unit_tokens: 8, ..good.clone() }));

@@ -29,7 +29,7 @@ pub enum LegFault {
     Broken,
     /// The engine has no room: 429, or 503.
     Overloaded,
-    /// As much KV is on its way to the engine as it takes (503, `kv_in_flight`): soon it has room again.
+    /// As much KV is on its way to or from the engine as it takes (503, `kv_in_flight`): soon it has room again.
     KvInFlight,
     /// Any other 5xx.
     ServerError,

@@ -176,8 +176,10 @@ fn refused(why: Refusal) -> ApiError {
         Refusal::PoolTooSmall { .. } => context("The prompt does not fit this server's KV cache.".to_owned()),
         Refusal::Overloaded => overloaded(),
         Refusal::Draining => draining(),
-        Refusal::KvInFlight { .. } => {
-            ApiError::new(ErrorKind::KvInFlight, "Too much KV is on its way to this server; try another.")
+        Refusal::KvInFlight(limit) => {
+            tracing::debug!(%limit, "refused: too much KV in flight");
+            let message = format!("Too much KV is in flight here ({limit}); try another server.");
+            ApiError::new(ErrorKind::KvInFlight, message)
         }
         Refusal::TransferInUse => ApiError::bad_param(
             "kv_transfer_params",

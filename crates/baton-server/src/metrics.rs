@@ -218,6 +218,13 @@ pub(crate) fn write_stats(page: &mut Page, stats: &Stats, model: &str, sizes: Kv
 
 fn write_counters(page: &mut Page, stats: &Stats) {
     let c = &stats.counters;
+    let name = "baton_kv_in_flight_refusals_total";
+    page.head(name, "counter", "Of the refused requests, those refused for KV in flight, by the limit.");
+    for (limit, value) in
+        [("receiving", c.refused_receiving), ("inbound", c.refused_inbound), ("pool", c.refused_pool)]
+    {
+        page.line(name, &format!("limit=\"{limit}\""), value as f64);
+    }
     for (name, help, value) in [
         ("baton_requests_total", "Requests submitted.", c.requests),
         ("baton_requests_refused_total", "Requests not queued.", c.refused),

@@ -187,7 +187,7 @@ pub(crate) fn router_core(scenario: &Scenario, seed: u64, mutation: Mutation) ->
     let mut core_seed = [0; 32];
     core_seed[..8].copy_from_slice(&seed.to_le_bytes());
     let config = RoutingConfig {
-        engines: scenario.engines.iter().map(|spec| spec.role).collect(),
+        engines: scenario.faces().into_iter().map(|(_, role)| role).collect(),
         strategy: scenario.strategy,
         policy: scenario.policy,
         limits: scenario.limits.clone(),

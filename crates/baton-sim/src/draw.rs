@@ -54,6 +54,7 @@ impl Scenario {
             turn_us: draw_span(random, 1_000..80_000),
             unrest_us: random.within(1..2_000_000),
             layout,
+            crossed: false,
             names_are_global: false,
             requests: Vec::new(),
         };
@@ -74,12 +75,14 @@ impl Scenario {
         workload.greedy = scenario.faults.of(Fault::WrongHandle) > 0;
         let from_us = if scenario.owes_answers() { PROBED_US } else { random.below(PROBED_US) };
         scenario.requests = draw_requests(random, &workload, &scenario.layout, from_us);
-        if calm && random.chance(500) {
+        let ample = calm && random.chance(500);
+        if ample && random.chance(500) {
+            // Prompts that take longer than a lease lasts.
+            scenario.profile.prefill.per_token_us *= 50.0;
+        }
+        scenario.crossed = random.chance(250);
+        if ample {
             make_ample(&mut scenario);
-            if random.chance(500) {
-                // Prompts that take longer than a lease lasts.
-                scenario.profile.prefill.per_token_us *= 50.0;
-            }
         }
         scenario
     }
@@ -130,7 +133,8 @@ fn retain(random: &mut Random, scenario: &mut Scenario, workload: &mut Workload)
 fn make_ample(scenario: &mut Scenario) {
     let longest = |ask: &Ask| ask.prompt.len() + ask.max_tokens as usize;
     let blocks = scenario.requests.iter().map(|ask| scenario.layout.blocks_for(longest(ask)));
-    let blocks = blocks.sum::<usize>() as u32;
+    let directions = if scenario.crossed { 2 } else { 1 };
+    let blocks = blocks.sum::<usize>() as u32 * directions;
     for engine in &mut scenario.engines {
         engine.num_blocks = engine.num_blocks.max(blocks + engine.watermark_blocks as u32);
         engine.max_receiving = scenario.requests.len();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use baton_engine::HandOff;
 use baton_proto::PeerAddress;
 use baton_routing::{EngineKey, Input, LegFault, LegId, LegStart, Output, RequestEnd, RequestId, RouterCore};
-use baton_types::{EngineInfo, LegKind, Time, TokenId, TransferId};
+use baton_types::{EngineInfo, EngineRole, LegKind, Time, TokenId, TransferId, TransferMode};
 
 use crate::ask::Reference;
 use crate::client::{ClientState, MODEL_NAME};
@@ -23,6 +23,8 @@ const MAX_RECENT: usize = 6;
 #[derive(Debug)]
 pub(crate) struct Front {
     pub core: RouterCore,
+    /// By engine key: which node it is, and for what it is asked.
+    pub faces: Vec<(usize, EngineRole)>,
     /// Lives of the router's process so far, the present one included.
     pub lives: u64,
     /// Dead, and not back yet.
@@ -90,9 +92,10 @@ pub(crate) enum Probe {
 }
 
 impl Front {
-    pub fn new(core: RouterCore) -> Self {
+    pub fn new(core: RouterCore, faces: Vec<(usize, EngineRole)>) -> Self {
         Self {
             core,
+            faces,
             lives: 1,
             down: false,
             legs: BTreeMap::new(),
@@ -101,6 +104,10 @@ impl Front {
             recent: VecDeque::new(),
             timer: None,
         }
+    }
+
+    fn face(&self, engine: EngineKey) -> (usize, EngineRole) {
+        self.faces[engine.0 as usize]
     }
 
     /// The process is gone: its half of every leg, by the number of the leg.
@@ -202,16 +209,17 @@ impl World {
         let hand_off = match (kind, mode) {
             (LegKind::Prefill, Some(mode)) => HandOff::ToPeer { transfer, mode },
             (LegKind::Decode, Some(mode)) => {
-                let told = self.front.handles.get(&request).cloned();
                 let known =
                     peer.map(|peer| PeerAddress { engine: peer.id, host: peer.host, port: peer.port });
+                // What a prefill leg said is this attempt's only where decode has waited for it.
+                let told = self.front.handles.remove(&request).filter(|_| mode == TransferMode::Pull);
                 let peer = told.or(known).expect("a decode leg has a peer");
                 let (transfer, peer) = self.handle_for(transfer, peer);
                 HandOff::FromPeer { transfer, mode, peer }
             }
             _ => HandOff::None,
         };
-        let (client, node) = (request.0 as usize, engine.0 as usize);
+        let (client, (node, _)) = (request.0 as usize, self.front.face(engine));
         let reuse = self.reference(client, reuse.map(RetainedAt::from)).filter(|_| kind == LegKind::Prefill);
         let sent = self.arrival(Place::Router, Place::Node(node));
         self.tally.legs += 1;
@@ -356,19 +364,20 @@ impl World {
     // Probes.
 
     pub fn probe(&mut self, engine: EngineKey) {
-        let node = engine.0 as usize;
+        let (node, _) = self.front.face(engine);
         let arrives = self.arrival(Place::Router, Place::Node(node));
-        self.queue.push(arrives, Event::ProbeArrives { node });
+        self.queue.push(arrives, Event::ProbeArrives { node, engine });
     }
 
-    pub fn probe_arrives(&mut self, node: usize) {
-        let probe = match (self.nodes[node].info(), &self.nodes[node].process) {
+    pub fn probe_arrives(&mut self, node: usize, engine: EngineKey) {
+        let (_, role) = self.front.face(engine);
+        let probe = match (self.nodes[node].info(role), &self.nodes[node].process) {
             (Some(info), _) => Probe::Ready(Box::new(info)),
             (None, Some(_)) => Probe::Refused,
             (None, None) => Probe::Failed,
         };
         let arrives = self.arrival(Place::Node(node), Place::Router);
-        self.queue.push(arrives, Event::Probed { engine: EngineKey(node as u32), probe });
+        self.queue.push(arrives, Event::Probed { engine, probe });
     }
 
     pub fn probed(&mut self, engine: EngineKey, probe: Probe) {

@@ -116,13 +116,13 @@ impl Node {
         });
     }
 
-    /// What a probe hears from the process.
-    pub fn info(&self) -> Option<EngineInfo> {
+    /// What a probe hears from the process that is asked to be of this role.
+    pub fn info(&self, role: EngineRole) -> Option<EngineInfo> {
         let process = self.process.as_ref().filter(|process| !process.draining)?;
         let stats = process.core.stats();
         Some(EngineInfo {
             engine_id: process.id.clone(),
-            role: self.spec.role,
+            role,
             model: MODEL_NAME.into(),
             side_channel: self.side_channel(),
             transports: vec!["simulated".into()],

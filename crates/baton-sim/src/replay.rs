@@ -230,6 +230,7 @@ fn scenario(asks: Vec<Ask>, prompts: &[Prompt], how: &Replay, grain_tokens: f64)
         faults: FaultRates::default(),
         turn_us: 1..2,
         unrest_us: 1,
+        crossed: false,
         names_are_global: false,
         requests: asks,
     }

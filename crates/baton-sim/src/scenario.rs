@@ -26,6 +26,8 @@ pub struct Scenario {
     pub strategy: Strategy,
     pub policy: PolicyKind,
     pub engines: Vec<EngineSpec>,
+    /// Engines that prefill are asked to decode as well, and those that decode to prefill: they hand over to each other.
+    pub crossed: bool,
     pub router_clock: Clock,
     /// What all pools have in common: blocks of one unit, one rank.
     pub layout: KvLayout,
@@ -144,6 +146,23 @@ impl Clock {
 }
 
 impl Scenario {
+    /// The engines as the router knows them, in the order of its keys: which it is, and for what. One that is asked for both is two.
+    pub(crate) fn faces(&self) -> Vec<(usize, EngineRole)> {
+        let faces = |crossed: bool| {
+            self.engines.iter().enumerate().filter_map(move |(node, spec)| match (spec.role, crossed) {
+                (role, false) => Some((node, role)),
+                (EngineRole::Prefill, true) => Some((node, EngineRole::Decode)),
+                (EngineRole::Decode, true) => Some((node, EngineRole::Prefill)),
+                (EngineRole::Both, true) => None,
+            })
+        };
+        let mut all: Vec<_> = faces(false).collect();
+        if self.crossed {
+            all.extend(faces(true));
+        }
+        all
+    }
+
     /// The longest sequence on an engine, prompt and answer together: the KV of the last token is never computed.
     pub fn max_len(&self, engine: &EngineSpec) -> usize {
         let pool = engine.num_blocks as usize * engine.layout.block_tokens as usize;
@@ -173,9 +192,10 @@ impl Scenario {
     /// for it. Two engines that wait for each other are ended by a time limit, which costs the transfer.
     pub fn owes_transfers(&self) -> bool {
         let tokens = |ask: &Ask| ask.prompt.len() + ask.max_tokens as usize;
+        let directions = if self.crossed { 2 } else { 1 };
         let ample = |engine: &EngineSpec| {
             let blocks: usize = self.requests.iter().map(|ask| engine.layout.blocks_for(tokens(ask))).sum();
-            engine.num_blocks as usize >= blocks + engine.watermark_blocks
+            engine.num_blocks as usize >= blocks * directions + engine.watermark_blocks
                 && engine.max_receiving >= self.requests.len()
         };
         self.faults.is_calm() && self.owes_answers() && self.engines.iter().all(ample)

@@ -70,7 +70,7 @@ pub(crate) enum Event {
     Probed { engine: EngineKey, probe: Probe },
 
     // At a node, whatever lives there.
-    ProbeArrives { node: usize },
+    ProbeArrives { node: usize, engine: EngineKey },
     LegArrives { node: usize, ask: LegAsk },
     LegDrops { node: usize, line: Line },
     DialArrives { node: usize, from: Life, address: baton_proto::PeerAddress },
@@ -99,7 +99,7 @@ impl Event {
     /// The node whose process must be awake to see it.
     fn heard_at(&self) -> Option<usize> {
         match self {
-            Self::ProbeArrives { node }
+            Self::ProbeArrives { node, .. }
             | Self::LegArrives { node, .. }
             | Self::LegDrops { node, .. }
             | Self::DialArrives { node, .. } => Some(*node),
@@ -130,6 +130,7 @@ impl World {
     fn of(scenario: Scenario, clients: Vec<Client>, mutation: Mutation, log: Log) -> Self {
         let mut random = Random::new(scenario.seed);
         let core = router_core(&scenario, random.next(), mutation);
+        let faces = scenario.faces();
         let arrivals = Arrivals::of(&scenario.requests);
         let luck = Luck::new(&scenario.faults, random.next());
         let node = |(i, spec): (usize, &crate::scenario::EngineSpec)| Node {
@@ -148,7 +149,7 @@ impl World {
             queue: Queue::new(),
             log,
             tally: Tally::default(),
-            front: Front::new(core),
+            front: Front::new(core, faces),
             wires: Wires::default(),
             fabric: Fabric::default(),
             split: Split::default(),
@@ -168,7 +169,9 @@ impl World {
     pub fn run(&mut self) {
         for node in 0..self.nodes.len() {
             self.start_process(node);
-            self.queue.push(Time::ZERO, Event::Probe { engine: EngineKey(node as u32) });
+        }
+        for key in 0..self.front.faces.len() {
+            self.queue.push(Time::ZERO, Event::Probe { engine: EngineKey(key as u32) });
         }
         let first = self.first_arrivals();
         for deed in Fault::deeds().filter(|deed| self.scenario.faults.of(*deed) > 0) {
@@ -243,7 +246,7 @@ impl World {
             Event::RouterRestart => self.router_restarts(),
             Event::Probe { engine } => self.probe(engine),
             Event::Probed { engine, probe } => self.probed(engine, probe),
-            Event::ProbeArrives { node } => self.probe_arrives(node),
+            Event::ProbeArrives { node, engine } => self.probe_arrives(node, engine),
             Event::LegArrives { node, ask } => self.leg_arrives(node, ask),
             Event::LegDrops { node, line } => self.leg_drops(node, line),
             Event::DialArrives { node, from, address } => self.dial_arrives(node, from, address),

@@ -73,6 +73,7 @@ fn two_turns(mode: TransferMode, clocks: [Clock; 2], think_us: u64) -> Scenario 
             engine(EngineRole::Prefill, clocks[0], &calm.engines[0]),
             engine(EngineRole::Decode, clocks[1], &calm.engines[0]),
         ],
+        crossed: false,
         layout: layout(),
         faults: FaultRates::default(),
         requests: vec![ask(0, 60), second],

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use baton_model::EmulatedModel;
 use baton_server::{
     CheckpointChoice, EmulatedChoice, ModelChoice, NixlChoice, PeerSecret, PeerTlsConfig, Server,
@@ -21,9 +21,8 @@ pub const PEER_SECRET: &str = "BATON_PEER_SECRET";
 /// # Errors
 /// If the engine cannot start, or a fault ends it.
 pub async fn serve(args: &ServeArgs) -> Result<ExitCode> {
-    let mut config = config(args);
     // Before a model is fetched in vain.
-    config.validate()?;
+    let mut config = checked(args)?;
     // Nothing else runs yet that a download could hold up, and until it is done Ctrl-C ends the process by itself.
     model::fetch_all(&args.engine)?;
     config.side_channel.secret = peer_secret(&args.engine)?;
@@ -38,6 +37,21 @@ pub async fn serve(args: &ServeArgs) -> Result<ExitCode> {
     };
     server.run(signals::shutdown()?).await?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the engine will be, if it can be: what `up` asks before it starts any.
+///
+/// # Errors
+/// If a setting is wrong, or is for another kind of model.
+pub fn checked(args: &ServeArgs) -> Result<ServerConfig> {
+    if args.engine.model != model::EMULATED
+        && let Some(flag) = args.engine.emulated_only()
+    {
+        bail!("{flag} is for --model={} only, not for {}", model::EMULATED, args.engine.model);
+    }
+    let config = config(args);
+    config.validate()?;
+    Ok(config)
 }
 
 /// The file's, else the environment's.
@@ -233,6 +247,29 @@ mod tests {
             of(&["--model=emulated", flag]).validate().unwrap();
             let refused = of(&["--model=smollm2", flag]).validate().unwrap_err().to_string();
             assert!(refused.contains("a baseline to measure with the emulated model"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn what_only_the_emulated_model_has_is_refused_for_a_real_one() {
+        let check = |flags: &[&str]| {
+            let argv = ["baton", "serve"].iter().chain(flags).map(Into::into);
+            let Command::Serve(args) = settings::parse(argv).unwrap().command else { unreachable!() };
+            checked(&args).map(drop)
+        };
+        check(&["--model=smollm2", "--emulated-layers=2"]).unwrap();
+        for flag in [
+            "--emulated-profile=instant",
+            "--emulated-tokenizer=smollm2",
+            "--emulated-layers=3",
+            "--emulated-heads=3",
+            "--emulated-head-dim=4",
+            "--emulated-reads-every=2",
+        ] {
+            check(&["--model=emulated", flag]).unwrap();
+            let refused = check(&["--model=smollm2", flag]).unwrap_err().to_string();
+            let name = flag.split('=').next().unwrap();
+            assert_eq!(refused, format!("{name} is for --model=emulated only, not for smollm2"));
         }
     }
 

@@ -34,6 +34,8 @@ pub async fn up(args: &UpArgs, common: &CommonArgs) -> Result<ExitCode> {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     let mut ports = Ports::new(args.base_port);
     let plan = Plan::new(args, common, cores, &mut ports)?;
+    // Before a model is fetched in vain, or any engine has to say so.
+    plan.check()?;
     let mut supervisor = Supervisor::new(args, Screen::new())?;
     let trace = args.trace.trace.as_deref().map(TraceFile::create).transpose()?;
     // Once, here, so that the engines find it; nothing else runs yet, and Ctrl-C still ends the process by itself.

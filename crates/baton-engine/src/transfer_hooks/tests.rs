@@ -6,7 +6,7 @@ use baton_proto::{Compat, PeerAddress};
 use baton_types::{CacheSalt, EngineId, EngineName, KvDtype, PoolShape, SamplingParams};
 
 use super::*;
-use crate::action::{Input, Output, Request};
+use crate::action::{Input, KvLimit, Output, Request};
 use crate::batch::{Batch, StepResult};
 use crate::config::Config;
 
@@ -278,21 +278,40 @@ fn units_are_parts_of_blocks() {
     assert_eq!(destination.shape(), [(1, 6, 4)]);
 }
 
-#[test]
-fn kv_in_flight_beyond_the_limit_is_refused() {
-    let mut script = script(8, |config| config.max_inbound_blocks = 5);
+/// A destination of three blocks is being received, and a request of three more comes.
+fn refused_beside(hand_off: HandOff, change: impl FnOnce(&mut Config)) -> KvLimit {
+    let mut script = script(8, change);
     script.receiving(12, TransferMode::Push);
-    let second = HandOff::FromPeer {
-        transfer: TransferId(8),
-        mode: TransferMode::Push,
-        peer: PeerAddress { engine: name("there"), host: "there".into(), port: 1 },
-    };
-    let commands = script.submit(ask(2, 12, second));
-    assert!(matches!(&commands[..], [Command::Expect { .. }, Command::Cancel { .. }]), "the source is told");
-    let why = Refusal::KvInFlight { blocks: 3, limit: 5 };
-    assert!(script.outputs.contains(&Output::Refused { seq: SeqId(2), why }));
+    let commands = script.submit(ask(2, 12, hand_off));
+    assert!(matches!(&commands[..], [_, Command::Cancel { .. }]), "the peer is told: {commands:?}");
+    let refusal = script.outputs.iter().find_map(|output| match output {
+        Output::Refused { seq: SeqId(2), why: Refusal::KvInFlight(limit) } => Some(*limit),
+        _ => None,
+    });
+    let counters = script.engine.counters;
+    let counted = [counters.refused_receiving, counters.refused_inbound, counters.refused_pool];
+    assert_eq!((counters.refused, counted.iter().sum::<u64>()), (1, 1));
     script.submit(ask(3, 12, HandOff::None));
     assert_eq!(script.ended(3), None, "what computes here is not concerned");
+    refusal.expect("refused")
+}
+
+#[test]
+fn kv_in_flight_is_refused_by_the_limit_that_it_would_break() {
+    let transfer = TransferId(8);
+    let push = || {
+        let peer = PeerAddress { engine: name("there"), host: "there".into(), port: 1 };
+        HandOff::FromPeer { transfer, mode: TransferMode::Push, peer }
+    };
+    let limit = refused_beside(push(), |config| config.max_inbound_blocks = 5);
+    assert_eq!(limit, KvLimit::Inbound { blocks: 6, limit: 5 });
+    let limit = refused_beside(push(), |config| config.max_receiving = 1);
+    assert_eq!(limit, KvLimit::Receiving { sequences: 2, limit: 1 });
+    let limit = refused_beside(push(), |config| config.watermark_blocks = 3);
+    assert_eq!(limit, KvLimit::Pool { blocks: 6, limit: 5 });
+    let source = HandOff::ToPeer { transfer, mode: TransferMode::Pull };
+    let limit = refused_beside(source, |config| config.watermark_blocks = 3);
+    assert_eq!(limit, KvLimit::Pool { blocks: 6, limit: 5 });
 }
 
 #[test]

@@ -259,6 +259,20 @@ impl EngineArgs {
         Amended::try_parse_from(argv).map(|amended| amended.engine)
     }
 
+    /// A flag of the model `emulated` that says something else than its default.
+    pub fn emulated_only(&self) -> Option<&'static str> {
+        let Ok(Amended { engine: usual }) = Amended::try_parse_from([""; 0]) else { return None };
+        let differs = [
+            ("--emulated-profile", self.emulated_profile != usual.emulated_profile),
+            ("--emulated-tokenizer", self.emulated_tokenizer != usual.emulated_tokenizer),
+            ("--emulated-layers", self.emulated_layers != usual.emulated_layers),
+            ("--emulated-heads", self.emulated_heads != usual.emulated_heads),
+            ("--emulated-head-dim", self.emulated_head_dim != usual.emulated_head_dim),
+            ("--emulated-reads-every", self.emulated_reads_every != usual.emulated_reads_every),
+        ];
+        differs.into_iter().find_map(|(flag, differs)| differs.then_some(flag))
+    }
+
     /// The flags that say the same to `baton serve`.
     pub fn to_argv(&self) -> Vec<String> {
         let mut argv = vec![

@@ -3,12 +3,12 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use baton_types::EngineRole;
 
 use super::ports::Ports;
-use crate::args::{CommonArgs, EngineArgs, Span, Strategy, UpArgs, value_name};
-use crate::route;
+use crate::args::{Command, CommonArgs, EngineArgs, Span, Strategy, UpArgs, value_name};
+use crate::{route, serve, settings};
 
 /// How long decode engines keep a conversation where its KV is to be reused and nobody said for how long.
 const RETAIN_TTL: Span = Span(Duration::from_secs(480));
@@ -60,6 +60,23 @@ impl Plan {
         }
         let router = router(args, common, SocketAddr::new(args.host, port), &engines);
         Ok(Self { engines, router })
+    }
+}
+
+impl Plan {
+    /// Whether the engines can be what they are told to be: what each of them would say, but before a model is fetched or anything
+    /// is started.
+    ///
+    /// # Errors
+    /// What the first engine would say that cannot.
+    pub fn check(&self) -> Result<()> {
+        self.engines.iter().try_for_each(|engine| {
+            let argv = std::iter::once("baton").chain(engine.argv.iter().map(String::as_str));
+            let Command::Serve(args) = settings::parse(argv.map(Into::into))?.command else {
+                bail!("{} is no engine", engine.name)
+            };
+            serve::checked(&args).map(drop).with_context(|| engine.name.clone())
+        })
     }
 }
 
@@ -167,8 +184,7 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{Command, RouteArgs, ServeArgs};
-    use crate::settings;
+    use crate::args::{RouteArgs, ServeArgs};
 
     fn up(flags: &[&str]) -> (UpArgs, CommonArgs) {
         let argv = ["baton", "up", "--port=0"].into_iter().chain(flags.iter().copied()).map(Into::into);
@@ -225,6 +241,20 @@ mod tests {
             let refused = Plan::new(&args, &common, 8, &mut Ports::new(args.base_port)).unwrap_err();
             assert!(refused.to_string().contains("--strategy none"), "{refused}");
         }
+    }
+
+    #[test]
+    fn what_an_engine_would_refuse_is_refused_at_once() {
+        let check = |flags: &[&str]| plan(flags, 2).check().map_err(|error| format!("{error:#}"));
+        for flag in ["--inline-post", "--push-at-end", "--kv-layout=layer-major", "--emulated-layers=80"] {
+            check(&["--model=emulated", flag]).unwrap();
+            let refused = check(&["--model=smollm2", flag]).unwrap_err();
+            assert!(refused.starts_with("prefill-0: "), "{refused}");
+            let refused = check(&["--model=smollm2", "--decode-args", flag]).unwrap_err();
+            assert!(refused.starts_with("decode-0: ") && refused.contains("emulated"), "{refused}");
+        }
+        check(&["--model=smollm2"]).unwrap();
+        assert!(check(&["--model=emulated", "--heartbeat=29s"]).unwrap_err().contains("heartbeat"));
     }
 
     #[test]

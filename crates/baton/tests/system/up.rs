@@ -129,6 +129,17 @@ fn a_port_in_use_is_told_before_anything_is_started() {
 }
 
 #[test]
+fn what_a_real_model_has_not_is_told_before_it_is_fetched() {
+    for flag in ["--inline-post", "--kv-layout=layer-major", "--emulated-layers=80"] {
+        let output = baton(&["up", "--model=no-such-org/no-such-model", flag, "--port=0"]).output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(said.contains("prefill-0: ") && said.contains("emulated"), "{said}");
+        assert_eq!(said.lines().count(), 1, "nothing was fetched or started: {said}");
+    }
+}
+
+#[test]
 fn an_engine_that_cannot_start_says_why() {
     let output = baton(&["up", "--model=emulated", "--kv-memory=100B", "--port=0"]).output().unwrap();
     let said = stderr(&output);
