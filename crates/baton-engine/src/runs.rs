@@ -59,7 +59,7 @@ impl Runs {
 
     /// Takes a block and those right behind it, at most `most`; none if it is not there.
     pub fn take_at(&mut self, id: u32, most: usize) -> Range<u32> {
-        let Some(run) = self.around(id) else { return id..id };
+        let Some(run) = self.around(id).filter(|_| most > 0) else { return id..id };
         let most = u32::try_from(most).unwrap_or(u32::MAX);
         let taken = id..run.end.min(id.saturating_add(most));
         self.remove(&run);
