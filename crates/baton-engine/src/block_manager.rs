@@ -2,7 +2,7 @@
 
 use baton_types::{BlockHash, BlockId, Mutant, Mutation};
 
-use crate::block_pool::{BlockPool, BlockState};
+use crate::block_pool::{Allocation, BlockPool, BlockState};
 use crate::block_table::BlockTable;
 use crate::prefix_cache::PrefixCache;
 use crate::stats::BlockCounts;
@@ -73,9 +73,8 @@ impl BlockManager {
             self.pool.share(id);
             blocks.push(id);
         }
-        while blocks.len() < total {
-            blocks.push(self.allocate().expect("I1: counted above"));
-        }
+        let new = self.pool.allocate(total - hit_blocks, blocks.last().copied()).expect("I1: counted above");
+        blocks.extend(self.forget(new));
         if self.mutation.is(Mutant::PrefixHitOffByOne) && hit_blocks > 0 && hit_blocks < most_hits {
             hit_blocks += 1;
         }
@@ -91,19 +90,23 @@ impl BlockManager {
         self.blocks_for(tokens) - in_use + reserve <= free + retained
     }
 
-    /// One more block at the end of a table; false if none is Free.
+    /// One more block at the end of a table that has some; false if none is Free.
     pub fn grow(&mut self, table: &mut BlockTable) -> bool {
-        let block = self.allocate();
-        table.blocks.extend(block);
-        block.is_some()
+        let last = *table.blocks.last().expect("an admitted sequence has blocks");
+        let block = self.pool.allocate_next(last).map(|new| self.forget(new));
+        let is_grown = block.is_some();
+        table.blocks.extend(block.into_iter().flatten());
+        is_grown
     }
 
-    fn allocate(&mut self) -> Option<BlockId> {
-        let (id, evicted) = self.pool.allocate()?;
-        if let (Some(hash), Some(cache)) = (evicted, &mut self.cache) {
-            cache.evict(hash);
+    /// What blocks held that are handed out is no hit any more.
+    fn forget(&mut self, Allocation { blocks, evicted }: Allocation) -> Vec<BlockId> {
+        for hash in evicted {
+            if let Some(cache) = &mut self.cache {
+                cache.evict(hash);
+            }
         }
-        Some(id)
+        blocks
     }
 
     /// The first `full_hashes.len()` blocks of the table are full and complete: others may share them from now on (I2).
@@ -207,6 +210,8 @@ impl BlockManager {
 
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod placement;
 
 #[cfg(test)]
 mod tests {

@@ -18,12 +18,12 @@
 //! | Free | else |
 //!
 //! Only Free blocks are handed out for new contents (I3). A Free block keeps its hash until then, so that the prefix cache can
-//! bring it back; blocks without a hash go first, then the one that was freed longest ago.
-
-use std::collections::BTreeSet;
+//! bring it back. Blocks without a hash go first, then those that were freed longest ago; which of equals, so that the blocks of a
+//! table are neighbours where they can be: see [`FreeBlocks`].
 
 use baton_types::{BlockHash, BlockId};
 
+use crate::free_blocks::FreeBlocks;
 use crate::stats::BlockCounts;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +48,6 @@ struct Block {
     retained: u32,
     inbound: Option<Inbound>,
     hash: Option<BlockHash>,
-    /// When it became Free last, on the pool's own count.
-    freed: u64,
 }
 
 impl Block {
@@ -69,27 +67,31 @@ impl Block {
     }
 }
 
-/// Sorts Free blocks by what is lost if they are handed out: `(has a hash, freed when, which)`.
-type FreeKey = (bool, u64, BlockId);
+/// Blocks that were handed out for new contents.
+#[derive(Debug)]
+pub struct Allocation {
+    /// In the order in which their table holds them best.
+    pub blocks: Vec<BlockId>,
+    /// What they held.
+    pub evicted: Vec<BlockHash>,
+}
 
 #[derive(Debug)]
 pub struct BlockPool {
     blocks: Vec<Block>,
-    free: BTreeSet<FreeKey>,
+    free: FreeBlocks,
     counts: BlockCounts,
     /// With retained > 0.
     retained: usize,
-    frees: u64,
 }
 
 impl BlockPool {
     pub fn new(num_blocks: u32) -> Self {
         Self {
             blocks: vec![Block::default(); num_blocks as usize],
-            free: (0..num_blocks).map(|id| (false, 0, BlockId(id))).collect(),
+            free: FreeBlocks::new(num_blocks),
             counts: BlockCounts { free: num_blocks as usize, ..BlockCounts::default() },
             retained: 0,
-            frees: 0,
         }
     }
 
@@ -128,16 +130,33 @@ impl BlockPool {
         block.state() == BlockState::Free || block.is_only_retained()
     }
 
-    /// Hands out a Free block for new contents, with one user. Also says which hash it loses by that.
-    pub fn allocate(&mut self) -> Option<(BlockId, Option<BlockHash>)> {
-        let &(_, _, id) = self.free.first()?;
-        let evicted = self.blocks[id.index()].hash;
-        self.change(id, |block| {
+    /// Hands out Free blocks for new contents, with one user each, for a table that ends with `behind` if it has blocks already.
+    /// None if there are not so many.
+    pub fn allocate(&mut self, count: usize, behind: Option<BlockId>) -> Option<Allocation> {
+        if count > self.counts.free {
+            return None;
+        }
+        let blocks = self.free.take(count, behind);
+        Some(self.hand_out(blocks))
+    }
+
+    /// Hands out one for a table that ends with `behind` and grows block by block.
+    pub fn allocate_next(&mut self, behind: BlockId) -> Option<Allocation> {
+        let block = self.free.take_next(behind)?;
+        Some(self.hand_out(vec![block]))
+    }
+
+    fn hand_out(&mut self, blocks: Vec<BlockId>) -> Allocation {
+        let mut evicted = Vec::new();
+        for id in &blocks {
+            let block = &mut self.blocks[id.index()];
             assert_eq!(block.state(), BlockState::Free, "I3: only Free blocks get new contents");
+            evicted.extend(block.hash.take());
             block.users = 1;
-        });
-        self.blocks[id.index()].hash = None;
-        Some((id, evicted))
+        }
+        self.counts.free -= blocks.len();
+        self.counts.active += blocks.len();
+        Allocation { blocks, evicted }
     }
 
     /// One more user of contents that are complete.
@@ -244,12 +263,11 @@ impl BlockPool {
         );
     }
 
-    /// The only way in which a block's state changes: counts and the free set follow it.
+    /// The only way in which a block's state changes, but for being handed out: counts and the free set follow it.
     fn change(&mut self, id: BlockId, change: impl FnOnce(&mut Block)) {
         let block = &mut self.blocks[id.index()];
         let before = block.state();
         let (was_kept, was_only_kept) = (block.retained > 0, block.is_only_retained());
-        let key = (block.hash.is_some(), block.freed, id);
         change(block);
         let after = block.state();
         self.retained = self.retained + usize::from(block.retained > 0) - usize::from(was_kept);
@@ -259,12 +277,10 @@ impl BlockPool {
             return;
         }
         if before == BlockState::Free {
-            assert!(self.free.remove(&key), "I1: a Free block is in the free set");
+            assert!(self.free.remove_hashed(id), "I1, I2: only a hash brings a Free block back");
         }
         if after == BlockState::Free {
-            self.frees += 1;
-            block.freed = self.frees;
-            self.free.insert((block.hash.is_some(), block.freed, id));
+            self.free.insert(id, block.hash.is_some());
         }
         *self.count(before) -= 1;
         *self.count(after) += 1;
@@ -297,7 +313,7 @@ impl BlockPool {
                 BlockState::Receiving => counted.receiving += 1,
                 BlockState::Quarantined => counted.quarantined += 1,
             }
-            let free = self.free.contains(&(block.hash.is_some(), block.freed, id));
+            let free = self.free.contains(id, block.hash.is_some());
             assert_eq!(free, state == BlockState::Free, "I1: {id:?} {block:?}");
             if block.inbound.is_some() {
                 assert!(block.users == 0 && block.leases == 0 && block.retained == 0, "I3: {id:?} {block:?}");
@@ -320,10 +336,15 @@ mod tests {
         BlockHash([n; 16])
     }
 
+    /// One block for an empty table.
+    fn one(pool: &mut BlockPool) -> Option<BlockId> {
+        pool.allocate(1, None).map(|allocation| allocation.blocks[0])
+    }
+
     #[test]
     fn a_block_is_active_before_leased_before_free() {
         let mut pool = BlockPool::new(1);
-        let (id, _) = pool.allocate().unwrap();
+        let id = one(&mut pool).unwrap();
         pool.set_hash(id, hash(1));
         pool.lease(id);
         pool.share(id);
@@ -331,7 +352,7 @@ mod tests {
         pool.release(id);
         pool.release(id);
         assert_eq!(pool.state(id), BlockState::Leased);
-        assert!(pool.allocate().is_none(), "I3");
+        assert!(one(&mut pool).is_none(), "I3");
         pool.share(id);
         pool.end_lease(id);
         assert_eq!(pool.state(id), BlockState::Active);
@@ -343,39 +364,43 @@ mod tests {
     #[test]
     fn a_received_block_is_free_only_after_its_writer_let_go() {
         let mut pool = BlockPool::new(2);
-        let (a, _) = pool.allocate().unwrap();
-        let (b, _) = pool.allocate().unwrap();
+        let a = one(&mut pool).unwrap();
+        let b = one(&mut pool).unwrap();
         pool.receive(a);
         pool.receive(b);
         pool.accept(a);
         pool.quarantine(b);
         pool.release(a);
         assert_eq!((pool.state(a), pool.state(b)), (BlockState::Free, BlockState::Quarantined));
-        assert_eq!(pool.allocate().unwrap().0, a);
-        assert!(pool.allocate().is_none(), "I3");
+        assert_eq!(one(&mut pool), Some(a));
+        assert!(one(&mut pool).is_none(), "I3");
         pool.discard(b);
-        assert_eq!(pool.allocate().unwrap().0, b);
+        assert_eq!(one(&mut pool), Some(b));
         pool.check();
     }
 
     #[test]
     fn what_is_least_worth_keeping_is_handed_out_first() {
         let mut pool = BlockPool::new(3);
-        let ids: Vec<_> = (0..3).map(|_| pool.allocate().unwrap().0).collect();
+        let ids = pool.allocate(3, None).unwrap().blocks;
         pool.set_hash(ids[0], hash(0));
         pool.set_hash(ids[1], hash(1));
         for id in [ids[1], ids[0], ids[2]] {
             pool.release(id);
         }
-        let order: Vec<_> = (0..3).map(|_| pool.allocate().unwrap()).collect();
-        assert_eq!(order, [(ids[2], None), (ids[1], Some(hash(1))), (ids[0], Some(hash(0)))]);
+        let next = |pool: &mut BlockPool| {
+            let Allocation { blocks, evicted } = pool.allocate(1, None).unwrap();
+            (blocks[0], evicted)
+        };
+        let order: Vec<_> = (0..3).map(|_| next(&mut pool)).collect();
+        assert_eq!(order, [(ids[2], vec![]), (ids[1], vec![hash(1)]), (ids[0], vec![hash(0)])]);
     }
 
     #[test]
     #[should_panic(expected = "I2")]
     fn an_unhashed_block_is_not_shared() {
         let mut pool = BlockPool::new(1);
-        let (id, _) = pool.allocate().unwrap();
+        let id = one(&mut pool).unwrap();
         pool.share(id);
     }
 
@@ -383,7 +408,7 @@ mod tests {
     #[should_panic(expected = "I1")]
     fn a_block_is_not_released_twice() {
         let mut pool = BlockPool::new(1);
-        let (id, _) = pool.allocate().unwrap();
+        let id = one(&mut pool).unwrap();
         pool.release(id);
         pool.release(id);
     }
@@ -392,7 +417,7 @@ mod tests {
     #[should_panic(expected = "I2, I3")]
     fn a_leased_block_is_not_written() {
         let mut pool = BlockPool::new(1);
-        let (id, _) = pool.allocate().unwrap();
+        let id = one(&mut pool).unwrap();
         pool.assert_writable(id);
         pool.lease(id);
         pool.assert_writable(id);

@@ -4,6 +4,8 @@
 //! both have whole is moved whole: a block of a rank if both are equal; where ranks differ, or layers lie apart, a group of
 //! heads of a block; where the blocks differ, or units of one are left out, one head of one unit.
 
+use std::collections::VecDeque;
+
 use baton_types::{EngineId, KvLayout, KvOrder, PoolShape, UnitId};
 
 use crate::convert::Conversion;
@@ -319,7 +321,11 @@ impl Route {
         if shared.is_empty() {
             return Err(TransportError::OutOfBounds);
         }
-        let [blocks, units] = whole_blocks(ours, theirs, pairs)?;
+        // In the order of our memory and not of the sequence, which means nothing here: then neighbours on both sides come one
+        // after the other, and become one run, wherever they are in the sequence.
+        let [mut blocks, mut units] = whole_blocks(ours, theirs, pairs)?;
+        blocks.sort_unstable();
+        units.sort_unstable();
         let segment = |&(grain, lists): &(Grain, Lists)| {
             let (pairs, parts, heads) = match grain {
                 Grain::Block => (&blocks, 0..1, shared.start..shared.start + 1),
@@ -333,20 +339,38 @@ impl Route {
                 (ours.run_entry(grain, ranks.0, part, head), theirs.run_entry(grain, ranks.1, part, head))
             };
             let runs = parts.flat_map(|part| heads.clone().map(move |head| run(part, head))).collect();
-            Segment { lists, firsts: pairs.iter().map(first).collect(), runs, next: 0 }
+            // Units of one block: of each head they are neighbours.
+            let size = if grain == Grain::Unit { ours.block_units } else { 1 };
+            let stripes = pairs.chunk_by(|a, b| a.0 / size == b.0 / size);
+            let stripes = stripes.map(|pairs| pairs.iter().map(first).collect()).collect();
+            Segment { lists, stripes, runs, taken: 0 }
         };
-        let segments = self.lists.iter().map(segment).filter(|segment| !segment.firsts.is_empty());
+        let segments = self.lists.iter().map(segment).filter(|segment| !segment.stripes.is_empty());
         Ok(Moves { segments: segments.collect() })
     }
 }
 
-/// Entries of two lists, pair by pair: for each first entry, all runs behind it.
+/// Entries of two lists, stripe by stripe: each of a stripe's runs of every first entry, before the next run.
 #[derive(Debug)]
 struct Segment {
     lists: Lists,
-    firsts: Vec<(u32, u32)>,
+    stripes: VecDeque<Vec<(u32, u32)>>,
     runs: Vec<(u32, u32)>,
-    next: usize,
+    /// Entries of the first stripe that were taken.
+    taken: usize,
+}
+
+impl Segment {
+    fn next_pair(&mut self) -> Option<(u32, u32)> {
+        let firsts = self.stripes.front()?;
+        let (first, run) = (firsts[self.taken % firsts.len()], self.runs[self.taken / firsts.len()]);
+        self.taken += 1;
+        if self.taken == firsts.len() * self.runs.len() {
+            self.stripes.pop_front();
+            self.taken = 0;
+        }
+        Some((first.0 + run.0, first.1 + run.1))
+    }
 }
 
 /// What is left to move of a post.
@@ -359,15 +383,13 @@ impl Moves {
     /// The next pairs, as many as one post of the transport takes. None if there are none left.
     pub fn take(&mut self) -> Option<(Lists, Vec<(u32, u32)>)> {
         let segment = self.segments.last_mut()?;
-        let per_first = segment.runs.len();
-        let end = (segment.firsts.len() * per_first).min(segment.next + MAX_PAIRS);
-        let pair = |i: usize| {
-            let (first, run) = (segment.firsts[i / per_first], segment.runs[i % per_first]);
-            (first.0 + run.0, first.1 + run.1)
-        };
-        let (lists, pairs) = (segment.lists, (segment.next..end).map(pair).collect());
-        segment.next = end;
-        if end == segment.firsts.len() * per_first {
+        let (lists, mut pairs) = (segment.lists, Vec::new());
+        while pairs.len() < MAX_PAIRS
+            && let Some(pair) = segment.next_pair()
+        {
+            pairs.push(pair);
+        }
+        if segment.stripes.is_empty() {
             self.segments.pop();
         }
         Some((lists, pairs))
@@ -375,5 +397,97 @@ impl Moves {
 
     pub fn is_empty(&self) -> bool {
         self.segments.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use baton_types::KvDtype;
+    use proptest::prelude::*;
+
+    const LAYERS: u32 = 3;
+    const KV_HEADS: u32 = 4;
+
+    fn pool(block_units: u32) -> KvPool {
+        let (dtype, order) = (KvDtype::F32, KvOrder::BlockMajor);
+        let block_tokens = 8 * block_units;
+        let layout = KvLayout {
+            layers: LAYERS,
+            kv_heads: KV_HEADS,
+            head_dim: 2,
+            dtype,
+            block_tokens,
+            ranks: 1,
+            order,
+        };
+        KvPool::new(layout, 24 / block_units, block_units).unwrap()
+    }
+
+    /// How many runs are left of ranges on both sides when neighbours are merged as they come.
+    fn merged(ranges: &[(Descriptor, Descriptor)]) -> usize {
+        let follows = |a: Descriptor, b: Descriptor| a.offset + u64::from(a.len) == b.offset;
+        1 + ranges.windows(2).filter(|w| !(follows(w[0].0, w[1].0) && follows(w[0].1, w[1].1))).count()
+    }
+
+    /// What a post moves of each pair of lists, in the order in which the transport gets it.
+    fn ranges(
+        ours: &KvPool,
+        theirs: &KvPool,
+        pairs: &[(u32, u32)],
+    ) -> BTreeMap<ListId, Vec<(Descriptor, Descriptor)>> {
+        let mut route = Route::new(theirs.clone());
+        let mut lists = Vec::new();
+        for grain in route.grains(ours) {
+            let id = ListId(lists.len() as u32);
+            route.add(grain, Lists { local: id, remote: id });
+            lists.push((ours.descriptors(grain).unwrap(), theirs.descriptors(grain).unwrap()));
+        }
+        let pairs: Vec<_> = pairs.iter().map(|(our, their)| (UnitId(*our), UnitId(*their))).collect();
+        let mut moves = route.moves(ours, (0, 0), &pairs).unwrap();
+        let mut ranges: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        while let Some((Lists { local, .. }, entries)) = moves.take() {
+            let (ours, theirs) = &lists[local.0 as usize];
+            let range = |(our, their): (u32, u32)| (ours[our as usize], theirs[their as usize]);
+            ranges.entry(local).or_default().extend(entries.into_iter().map(range));
+        }
+        ranges
+    }
+
+    proptest! {
+        #[test]
+        fn no_order_of_a_post_s_entries_leaves_fewer_descriptors(
+            sizes in (1..5u32, 1..5u32),
+            starts in proptest::collection::vec((0..24u32, 0..24u32, 1..9u32), 1..6),
+            turned in any::<bool>(),
+        ) {
+            let mut pairs: Vec<(u32, u32)> = Vec::new();
+            for (our, their, len) in starts {
+                for (our, their) in (our..24).zip(their..24).take(len as usize) {
+                    if !pairs.iter().any(|pair| pair.0 == our || pair.1 == their) {
+                        pairs.push((our, their));
+                    }
+                }
+            }
+            if turned {
+                pairs.reverse();
+            }
+            for ranges in ranges(&pool(sizes.0), &pool(sizes.1), &pairs).into_values() {
+                // Whatever is a neighbour on both sides comes one after the other, if one side is in order.
+                let mut sorted = ranges.clone();
+                sorted.sort_unstable_by_key(|(our, _)| our.offset);
+                prop_assert_eq!(merged(&ranges), merged(&sorted));
+            }
+        }
+    }
+
+    #[test]
+    fn a_table_that_lies_backwards_on_both_sides_is_one_run() {
+        let pool = pool(1);
+        let pairs: Vec<_> = (0..9).map(|i| (20 - i, 12 - i)).collect();
+        let ranges = ranges(&pool, &pool, &pairs);
+        assert_eq!(ranges.into_values().map(|ranges| merged(&ranges)).collect::<Vec<_>>(), [1]);
     }
 }
