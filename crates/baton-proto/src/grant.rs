@@ -113,7 +113,9 @@ impl Endpoint {
         let enough = if lease.order.registers {
             whole && first_unit == lease.first_unit
         } else {
-            first_unit < common || (lease.granted && first_unit == common)
+            // What was lent from a retention begins where its first claim did, and nothing before it is lent.
+            let ahead = first_unit < common || (lease.granted && first_unit == common);
+            first_unit >= lease.first_unit && ahead
         };
         if !enough {
             let useless = lease.order.registers;

@@ -105,3 +105,60 @@ impl Endpoint {
 }
 
 pub(crate) type Retentions = BTreeMap<TransferId, Retention>;
+
+#[cfg(test)]
+mod tests {
+    use baton_types::{EngineName, KvDtype, PoolShape};
+
+    use super::*;
+    use crate::action::{ConnId, Input, Output};
+    use crate::codec;
+    use crate::config::Config;
+    use crate::message::{Compat, Decline, Held, Message, VERSION};
+
+    const TRANSFER: TransferId = TransferId(1);
+    const RETENTION: TransferId = TransferId(2);
+
+    fn engine(name: &str) -> EngineId {
+        EngineId::new(EngineName::new(name).unwrap(), 1)
+    }
+
+    /// What the endpoint says to a frame from its only peer.
+    fn hear(endpoint: &mut Endpoint, message: Message) -> Vec<Message> {
+        let frame = codec::encode(&message);
+        endpoint.handle_input(Time::ZERO, Input::Received { conn: ConnId(1), frame });
+        endpoint.check();
+        let said = |output| if let Output::Send { message, .. } = output { Some(message) } else { None };
+        std::iter::from_fn(|| endpoint.poll_output()).filter_map(said).collect()
+    }
+
+    #[test]
+    fn a_reader_that_goes_back_is_lent_nothing_more() {
+        let (compat, shape) = (Compat([0; 16]), PoolShape::whole_blocks(8, KvDtype::F32));
+        let chain: Vec<BlockHash> = (0..4).map(|n| BlockHash([n; 16])).collect();
+        let units = (0..4).map(UnitId).collect();
+        let mut endpoint = Endpoint::new(Config::new(engine("d"), compat, vec![], shape));
+        endpoint.handle_input(Time::ZERO, Input::Accepted { conn: ConnId(1) });
+        hear(&mut endpoint, Message::Hello { version: VERSION, engine: engine("p"), compat });
+        hear(&mut endpoint, Message::Welcome { metadata: vec![], shape });
+        let retain = Input::Retain { retention: RETENTION, chain: chain.clone(), units };
+        endpoint.handle_input(Time::ZERO, retain);
+
+        let claim = |first_unit| {
+            let held = Held::Retained(RETENTION);
+            Message::Claim { transfer: TRANSFER, attempt: first_unit, first_unit, chain: chain.clone(), held }
+        };
+        let granted = |said: &[Message]| match said {
+            [Message::Granted { first_unit, units, .. }] => Some((*first_unit, units.clone())),
+            _ => None,
+        };
+        assert_eq!(granted(&hear(&mut endpoint, claim(2))), Some((2, vec![UnitId(2), UnitId(3)])));
+        // Its lease begins at 2: the units before are still the retention's alone, which may give them up (I3).
+        let declined = Message::Declined { transfer: TRANSFER, why: Decline::Chain };
+        for first_unit in [1, 0] {
+            assert_eq!(hear(&mut endpoint, claim(first_unit)), [declined.clone()]);
+        }
+        // What it has it keeps.
+        assert_eq!(granted(&hear(&mut endpoint, claim(3))), Some((3, vec![UnitId(3)])));
+    }
+}

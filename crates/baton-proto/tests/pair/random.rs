@@ -140,11 +140,14 @@ fn apply(world: &mut World, engines: &mut Engines, step: Step) {
         }
         Step::Retain(n) => {
             let now = RETENTIONS + engines.retentions[n as usize] * 6 + u128::from(n);
-            if world.is_retained(1, TransferId(now)) || world.nodes[1].endpoint.is_none() {
+            let kept = units(at(n) + 3..at(n) + 6);
+            // A reader of the retention before may still have them: an engine fills no block that is leased (I3).
+            let lent = world.is_touchable(1, &kept);
+            if lent || world.is_retained(1, TransferId(now)) || world.nodes[1].endpoint.is_none() {
                 return;
             }
             engines.retentions[n as usize] += 1;
-            world.retain(1, TransferId(now + 6), chain(at(n), 3), units(at(n) + 3..at(n) + 6));
+            world.retain(1, TransferId(now + 6), chain(at(n), 3), kept);
         }
         Step::Revoke(n) => {
             let now = RETENTIONS + engines.retentions[n as usize] * 6 + u128::from(n);

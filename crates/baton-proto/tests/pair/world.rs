@@ -180,6 +180,7 @@ impl World {
 
     /// The engine keeps what a conversation left in these units.
     pub fn retain(&mut self, node: usize, retention: TransferId, chain: Vec<BlockHash>, units: Vec<UnitId>) {
+        assert!(!self.is_touchable(node, &units), "I3: an engine fills nothing that is leased");
         for (place, unit) in units.iter().enumerate() {
             self.nodes[node].memory[unit.index()] = content(retention, place);
         }
@@ -196,6 +197,11 @@ impl World {
     /// Whether anybody may still touch the units of a transfer.
     pub fn is_open(&self, node: usize, transfer: TransferId) -> bool {
         self.nodes[node].open.contains_key(&transfer)
+    }
+
+    /// Whether a peer, or a post, may still touch any of these units.
+    pub fn is_touchable(&self, node: usize, units: &[UnitId]) -> bool {
+        self.nodes[node].open.values().flatten().any(|open| units.contains(open))
     }
 
     pub fn is_retained(&self, node: usize, retention: TransferId) -> bool {
