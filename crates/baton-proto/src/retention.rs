@@ -156,7 +156,7 @@ mod tests {
         // Its lease begins at 2: the units before are still the retention's alone, which may give them up (I3).
         let declined = Message::Declined { transfer: TRANSFER, why: Decline::Chain };
         for first_unit in [1, 0] {
-            assert_eq!(hear(&mut endpoint, claim(first_unit)), [declined.clone()]);
+            assert_eq!(hear(&mut endpoint, claim(first_unit)), std::slice::from_ref(&declined));
         }
         // What it has it keeps.
         assert_eq!(granted(&hear(&mut endpoint, claim(3))), Some((3, vec![UnitId(3)])));
