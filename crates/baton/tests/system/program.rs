@@ -60,9 +60,12 @@ pub struct Place {
 impl System {
     pub fn start(flags: &[&str]) -> Self {
         let mut argv = [&["up", "--port=0"], flags].concat();
+        let is_emulated =
+            flags.iter().all(|flag| !flag.starts_with("--model=") || *flag == "--model=emulated");
         for default in ["--model=emulated", "--kv-memory=16MiB", "--emulated-profile=instant"] {
             let name = default.split('=').next().unwrap();
-            if !flags.iter().any(|flag| flag.starts_with(name)) {
+            let fits = is_emulated || !name.starts_with("--emulated");
+            if fits && !flags.iter().any(|flag| flag.starts_with(name)) {
                 argv.push(default);
             }
         }
