@@ -144,7 +144,7 @@ fn missing_kind(
     plan.kinds().find(|kind| !has(*kind))
 }
 
-/// Whether each leg of the plan has a fit engine that has not failed this request.
+/// Whether each leg of the plan has a fit engine that has not failed this request, and KV can go between these.
 pub(crate) fn has_fresh(
     now: Time,
     engines: &EngineTable,
@@ -152,11 +152,17 @@ pub(crate) fn has_fresh(
     model: &str,
     tried: &BTreeSet<EngineKey>,
 ) -> bool {
-    plan.kinds().all(|kind| {
-        engines.iter().any(|(key, engine)| {
-            engine.serves(kind, model) && engine.standing(now) == Standing::Fit && !tried.contains(&key)
-        })
-    })
+    let fresh = |kind: LegKind| {
+        let is_fresh = move |key: &EngineKey, engine: &Engine| {
+            engine.serves(kind, model) && engine.standing(now) == Standing::Fit && !tried.contains(key)
+        };
+        engines.iter().filter(move |(key, engine)| is_fresh(key, engine)).map(|(_, engine)| engine)
+    };
+    let mut kinds = plan.kinds();
+    match (kinds.next(), kinds.next()) {
+        (Some(one), Some(other)) => fresh(one).any(|a| fresh(other).any(|b| a.pairs_with(b))),
+        (one, _) => one.is_none_or(|kind| fresh(kind).next().is_some()),
+    }
 }
 
 /// Free slots of all engines that would be selected for this kind of leg: those of the best class.
