@@ -6,26 +6,11 @@ use std::time::Duration;
 
 use baton_engine::{Config, HandOff};
 use baton_types::{Time, TransferId, TransferMode};
-use toy::pair::{Job, Pair, config};
+use toy::pair::{Job, Pair, config, job};
 use toy::solo::End;
 use toy::{Dice, prompt};
 
 const MODES: [TransferMode; 3] = [TransferMode::Pull, TransferMode::EarlyPull, TransferMode::Push];
-
-fn job(mode: TransferMode, family: u64, len: usize) -> Job {
-    Job {
-        source: 0,
-        mode,
-        prompt: prompt(family, len),
-        max_tokens: 6,
-        lag: Duration::ZERO,
-        destination_first: false,
-        abandoned: false,
-        turns: 0,
-        edited_from: None,
-        kept: None,
-    }
-}
 
 /// Two of each engine's four transfers, in which order the legs come to both.
 fn crossing(mode: TransferMode, destination_first: bool) -> Pair {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use baton_engine::{Config, FinishReason, Input, OnLostKv, Refusal, SeqFailure};
 use baton_types::{Mutation, SeqId, Time, TransferId, TransferMode};
-use toy::pair::{Happening, Job, Pair, config};
+use toy::pair::{Happening, Job, Pair, config, job};
 use toy::solo::{Answer, End};
 use toy::{Dice, oracle, prompt, request};
 
@@ -14,21 +14,6 @@ const MODES: [TransferMode; 3] = [TransferMode::Pull, TransferMode::EarlyPull, T
 
 fn pair() -> Pair {
     Pair::new([config(0, 32, 4), config(1, 32, 4)])
-}
-
-fn job(mode: TransferMode, family: u64, len: usize) -> Job {
-    Job {
-        source: 0,
-        mode,
-        prompt: prompt(family, len),
-        max_tokens: 6,
-        lag: Duration::ZERO,
-        destination_first: false,
-        abandoned: false,
-        turns: 0,
-        edited_from: None,
-        kept: None,
-    }
 }
 
 fn reason(answer: &Answer) -> FinishReason {

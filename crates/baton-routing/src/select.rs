@@ -316,6 +316,19 @@ mod tests {
         assert_eq!(bench.selector.select(Time(1), &bench.table, &limits, prefill), Selection::Nobody);
     }
 
+    /// Else a request that another engine has no room for would ask it again and again without a pause.
+    #[test]
+    fn an_engine_without_a_peer_is_not_fresh() {
+        let mut bench = Bench::new(&[EngineRole::Prefill, EngineRole::Decode, EngineRole::Decode]);
+        let fresh = |bench: &Bench, plan| has_fresh(Time(1), &bench.table, plan, "tiny", &bench.tried);
+        bench.tried.insert(EngineKey(1));
+        assert!(fresh(&bench, &Plan::PUSH), "the third");
+        let mut other = info("e2", 1, EngineRole::Decode);
+        other.transports = vec!["nixl".into()];
+        bench.table.probed(Time(1), EngineKey(2), other);
+        assert!(!fresh(&bench, &Plan::PUSH));
+    }
+
     #[test]
     fn the_plan_falls_back_to_engines_of_role_both() {
         let choose = |bench: &Bench| choose_plan(Time(1), &bench.table, &bench.config, "tiny", 1);

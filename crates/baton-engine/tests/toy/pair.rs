@@ -96,6 +96,22 @@ pub fn address(node: usize) -> PeerAddress {
     PeerAddress { engine: engine_id(NAMES[node]), host: NAMES[node].into(), port: 1 }
 }
 
+/// From the first engine to the second, both legs at once.
+pub fn job(mode: TransferMode, family: u64, len: usize) -> Job {
+    Job {
+        source: 0,
+        mode,
+        prompt: prompt(family, len),
+        max_tokens: 6,
+        lag: Duration::ZERO,
+        destination_first: false,
+        abandoned: false,
+        turns: 0,
+        edited_from: None,
+        kept: None,
+    }
+}
+
 pub fn config(node: usize, num_blocks: u32, block_tokens: u32) -> Config {
     let shape = PoolShape::whole_blocks(num_blocks, KvDtype::F32);
     let proto = baton_proto::Config::new(engine_id(NAMES[node]), Compat([0; 16]), Vec::new(), shape);
