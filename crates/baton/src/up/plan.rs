@@ -61,9 +61,7 @@ impl Plan {
         let router = router(args, common, SocketAddr::new(args.host, port), &engines);
         Ok(Self { engines, router })
     }
-}
 
-impl Plan {
     /// Whether the engines can be what they are told to be: what each of them would say, but before a model is fetched or anything
     /// is started.
     ///
