@@ -38,7 +38,7 @@ pub enum Input {
     LegProgress {
         leg: LegId,
     },
-    /// The leg has bytes for the client, who does not take them.
+    /// The leg has bytes for the client, who does not take them. May be reported again while that lasts.
     LegBlocked {
         leg: LegId,
     },

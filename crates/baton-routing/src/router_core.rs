@@ -223,8 +223,13 @@ impl RouterCore {
 
     /// `phase`: streaming, or blocked by the client.
     fn leg_goes_on(&mut self, now: Time, id: LegId, phase: LegPhase) {
-        let is_answering = |leg: &Leg| matches!(leg.phase, LegPhase::Streaming | LegPhase::Blocked);
-        if self.legs.get(&id).is_some_and(is_answering) {
+        // A stall counts from its beginning, however often it is reported.
+        let goes_on = |leg: &Leg| match leg.phase {
+            LegPhase::Streaming => true,
+            LegPhase::Blocked => phase != LegPhase::Blocked,
+            LegPhase::Connecting | LegPhase::Waiting => false,
+        };
+        if self.legs.get(&id).is_some_and(goes_on) {
             self.enter_phase(now, id, phase);
         }
     }

@@ -35,9 +35,9 @@ pub struct Args {
     /// Requests per second under load [default: so that push keeps its slots busy for nine tenths of the time]
     #[arg(long, value_name = "RATE")]
     rate: Option<f64>,
-    /// Bytes of a descriptor, layer-major: a block of 16 tokens, K or V of one of 80 layers [default: for the transport]
-    #[arg(long, value_name = "BYTES")]
-    descriptor_bytes: Option<u32>,
+    /// Bytes of a descriptor, layer-major: a block of 16 tokens, K or V of one of 80 layers
+    #[arg(long, value_name = "BYTES", default_value_t = 512)]
+    descriptor_bytes: u32,
     /// Directory for the results, which must not have any yet [default: strategies-TRANSPORT in target]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,

@@ -438,7 +438,8 @@ fn each_time_limit() {
     let (model, streaming, sequences, turn) = (None, false, 1, None);
     s.input(Input::Arrive { request: RequestId(5), model, streaming, sequences, turn });
     s.ended(6).connected(7).timeout();
-    s.arrive(6).ended(8).first_byte(9).input(Input::LegBlocked { leg: LegId(9) }).timeout();
+    let blocked = || Input::LegBlocked { leg: LegId(9) };
+    s.arrive(6).ended(8).first_byte(9).input(blocked()).at(942_001).input(blocked()).timeout();
     expect![[r#"
         1ms > Arrive r1
             < StartLeg l0 of r1: Prefill on e0, Pull, attempt 1, x0
@@ -485,6 +486,7 @@ fn each_time_limit() {
         902001ms > LegFirstByte { leg: l9 }
             < Answer { request: r6, leg: l9 }
         902001ms > LegBlocked { leg: l9 }
+        942001ms > LegBlocked { leg: l9 }
         962001ms > time: ClientStall(l9)
             < DropLeg { leg: l9, fault: None }
             < Finished { request: r6, end: ClientGone }

@@ -14,7 +14,8 @@ const LEASE: Duration = Duration::from_secs(2);
 const SOON: Duration = Duration::from_secs(30);
 const DECODE: [Member; 2] = [Member::Decode(0), Member::Decode(1)];
 const PREFILL: [Member; 2] = [Member::Prefill(0), Member::Prefill(1)];
-/// Long enough that a prefill engine computes and writes for a while.
+/// Two thousand tokens take 0.3 s, so that prefill engines have not computed and written all of them before they are stopped.
+const SLOW: &str = "glm-5-tp8";
 const REQUESTS: usize = 8;
 
 /// Who may still write into a pool whose writer is stopped.
@@ -37,7 +38,7 @@ impl Place {
             binary: env!("CARGO_BIN_EXE_baton").into(),
             strategy: "push",
             transport,
-            engine_args: Vec::new(),
+            engine_args: vec![format!("--emulated-profile={SLOW}")],
             logs: None,
         };
         Self { cluster: Cluster::start(recipe, None).unwrap(), client: Client::default() }
@@ -67,7 +68,7 @@ impl Place {
         let router = self.cluster.address(Member::Router);
         for n in 0..REQUESTS {
             let client = self.client.clone();
-            let prompt = format!("{n} {}", "so that it takes a while ".repeat(40));
+            let prompt = format!("{n} {}", "so that it takes a while ".repeat(80));
             spawn(move || client.complete(router, &Ask { prompt, max_tokens: 4, stream: false }));
         }
         self.wait_until("a hand-off", |place| place.blocks("receiving") > 0);

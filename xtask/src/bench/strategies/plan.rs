@@ -79,11 +79,7 @@ pub struct Plan {
 
 impl Plan {
     pub fn new(args: &Args) -> Self {
-        let bytes = args.descriptor_bytes.unwrap_or(match args.transport {
-            // A copy costs little but for its bytes, so more of them take as long as a set-up takes elsewhere.
-            TransportName::Shm => 8 << 10,
-            TransportName::Tcp | TransportName::Nixl => 512,
-        });
+        let bytes = args.descriptor_bytes;
         // One head; a multiple of four elements.
         let head_dim = (bytes / (BLOCK_TOKENS * ELEMENT_BYTES)).next_multiple_of(4).max(4);
         Self {
@@ -249,7 +245,7 @@ mod tests {
             rounds: 3,
             quick: false,
             rate: None,
-            descriptor_bytes: None,
+            descriptor_bytes: 512,
             out: None,
         };
         Plan::new(&args)
