@@ -19,6 +19,7 @@
 
 mod config;
 mod converting;
+mod crc;
 mod door;
 mod frame;
 #[cfg(any(test, fuzzing))]

@@ -27,6 +27,7 @@
 
 use baton_types::EngineId;
 
+use super::crc::crc32c;
 use super::metadata::VERSION;
 use crate::reader::Reader;
 use crate::token::Token;
@@ -161,7 +162,7 @@ impl Head {
         bytes.extend(self.payload_bytes.to_le_bytes());
         bytes.extend(self.post.to_le_bytes());
         bytes.extend(self.value.to_le_bytes());
-        let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes[begin..]), tail);
+        let crc = crc32c(crc32c(0, &bytes[begin..]), tail);
         bytes.extend(crc.to_le_bytes());
         bytes.extend(tail);
     }
@@ -250,7 +251,7 @@ impl Frame {
         let (fields, crc) = Head::decode(head).ok_or(Fault)?;
         let tail_bytes = fields.kind.tail_bytes(usize::from(fields.count))?;
         let Some(tail) = rest.get(..tail_bytes) else { return Ok(None) };
-        if crc32c::crc32c_append(crc32c::crc32c(&head[..CRC_AT]), tail) != crc {
+        if crc32c(crc32c(0, &head[..CRC_AT]), tail) != crc {
             return Err(Fault);
         }
         let frame = Self::of_parts(&fields, tail).ok_or(Fault)?;
