@@ -327,7 +327,7 @@ impl RouterCore {
         // I9: no retry after the first byte to the client.
         assert!(!self.running_attempt(id).answering, "{id:?} is retried after its first byte");
         let request = self.request(id);
-        if select::has_fresh(now, &self.engines, plan, &request.model, &request.tried) {
+        if select::has_fresh(now, &self.engines, limits, plan, &request.model, &request.tried) {
             // It has waited its turn: in front, and whatever the queue's limit says (`max_requests` bounds it too).
             self.queue.push_front(id);
             self.enter_waiting(id, RequestState::Queued { until: now + self.config.limits.queue() });

@@ -52,7 +52,7 @@ impl Selector {
 
     /// Filters, then lets the policy pick: engines that serve the leg; of them the best class (a good engine that is full
     /// is waited for, not passed over for a bad one); in a bad class those with the shortest record; with a free
-    /// slot; not tried.
+    /// slot; not tried, and with a partner of which the same is so.
     ///
     /// A preferred engine wins only among those that are left, so it must be as fit as they are and have a free slot.
     pub fn select(&mut self, now: Time, engines: &EngineTable, limits: &Limits, want: Want<'_>) -> Selection {
@@ -71,6 +71,10 @@ impl Selector {
         }
         if class.iter().any(|(key, _)| !want.tried.contains(key)) {
             class.retain(|(key, _)| !want.tried.contains(key));
+        }
+        let is_fresh = |key: EngineKey, engine: &Engine| is_fresh(now, engines, limits, &want, key, engine);
+        if class.iter().any(|(key, e)| is_fresh(*key, e)) {
+            class.retain(|(key, e)| is_fresh(*key, e));
         }
         let candidates: Vec<Candidate> = class.iter().map(|(key, e)| candidate(*key, e)).collect();
         let turns = self.turns.entry(want.kind).or_insert_with(|| Policy::new(self.policy));
@@ -144,25 +148,41 @@ fn missing_kind(
     plan.kinds().find(|kind| !has(*kind))
 }
 
-/// Whether each leg of the plan has a fit engine that has not failed this request, and KV can go between these.
+/// Whether the next attempt would go to engines that have not failed this request: those are taken if there are any.
 pub(crate) fn has_fresh(
     now: Time,
     engines: &EngineTable,
+    limits: &Limits,
     plan: &Plan,
     model: &str,
     tried: &BTreeSet<EngineKey>,
 ) -> bool {
-    let fresh = |kind: LegKind| {
-        let is_fresh = move |key: &EngineKey, engine: &Engine| {
-            engine.serves(kind, model) && engine.standing(now) == Standing::Fit && !tried.contains(key)
-        };
-        engines.iter().filter(move |(key, engine)| is_fresh(key, engine)).map(|(_, engine)| engine)
-    };
     let mut kinds = plan.kinds();
-    match (kinds.next(), kinds.next()) {
-        (Some(one), Some(other)) => fresh(one).any(|a| fresh(other).any(|b| a.pairs_with(b))),
-        (one, _) => one.is_none_or(|kind| fresh(kind).next().is_some()),
-    }
+    let Some(kind) = kinds.next() else { return false };
+    let want = Want { kind, model, peer: None, partner: kinds.next(), prefer: None, tried, over_full: false };
+    engines.iter().any(|(key, engine)| {
+        serves(engines, engine, &want) && is_fresh(now, engines, limits, &want, key, engine)
+    })
+}
+
+/// Whether an engine that serves the leg is fit, has a slot and has not failed this request, and has a partner of which
+/// the same is so.
+fn is_fresh(
+    now: Time,
+    engines: &EngineTable,
+    limits: &Limits,
+    want: &Want<'_>,
+    key: EngineKey,
+    engine: &Engine,
+) -> bool {
+    let is_new = |key: EngineKey, engine: &Engine| {
+        engine.standing(now) == Standing::Fit && engine.has_slot(limits) && !want.tried.contains(&key)
+    };
+    is_new(key, engine)
+        && want.partner.is_none_or(|kind| {
+            let partners = engines.iter().filter(|(_, other)| other.serves(kind, want.model));
+            partners.filter(|(_, other)| engine.pairs_with(other)).any(|(key, other)| is_new(key, other))
+        })
 }
 
 /// Free slots of all engines that would be selected for this kind of leg: those of the best class.
@@ -320,13 +340,42 @@ mod tests {
     #[test]
     fn an_engine_without_a_peer_is_not_fresh() {
         let mut bench = Bench::new(&[EngineRole::Prefill, EngineRole::Decode, EngineRole::Decode]);
-        let fresh = |bench: &Bench, plan| has_fresh(Time(1), &bench.table, plan, "tiny", &bench.tried);
+        let limits = bench.config.limits.clone();
+        let fresh =
+            |bench: &Bench, plan| has_fresh(Time(1), &bench.table, &limits, plan, "tiny", &bench.tried);
         bench.tried.insert(EngineKey(1));
         assert!(fresh(&bench, &Plan::PUSH), "the third");
         let mut other = info("e2", 1, EngineRole::Decode);
         other.transports = vec!["nixl".into()];
         bench.table.probed(Time(1), EngineKey(2), other);
         assert!(!fresh(&bench, &Plan::PUSH));
+    }
+
+    /// Two processes that are each asked for both: whoever prefills decides who decodes.
+    #[test]
+    fn an_engine_is_chosen_with_its_partner_in_mind() {
+        use EngineRole::{Decode, Prefill};
+        let mut bench = Bench::new(&[Prefill, Prefill, Decode, Decode]);
+        for (key, name, role) in [(0, "a", Prefill), (1, "b", Prefill), (2, "b", Decode), (3, "a", Decode)] {
+            bench.table.probed(Time(1), EngineKey(key), info(name, 1, role));
+        }
+        let (limits, tried) = (bench.config.limits.clone(), BTreeSet::from([EngineKey(3)]));
+        let want = Want {
+            kind: LegKind::Prefill,
+            model: "tiny",
+            peer: None,
+            partner: Some(LegKind::Decode),
+            prefer: None,
+            tried: &tried,
+            over_full: false,
+        };
+        let fresh = |bench: &Bench| has_fresh(Time(1), &bench.table, &limits, &Plan::PUSH, "tiny", &tried);
+        for _ in 0..3 {
+            assert_eq!(bench.selector.select(Time(1), &bench.table, &limits, want), engine(0));
+        }
+        assert!(fresh(&bench));
+        bench.table.get_mut(EngineKey(2)).live_legs = 2;
+        assert!(!fresh(&bench), "its partner has no slot: the other pair would be asked again");
     }
 
     #[test]

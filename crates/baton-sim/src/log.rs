@@ -41,7 +41,7 @@ impl Log {
         }
         let mut line = std::mem::take(&mut self.spare);
         line.clear();
-        write!(line, "{}.{:06} {who:<7} {what}", now.0 / 1_000_000, now.0 % 1_000_000)
+        write!(line, "{}.{:06}ms {who:<7} {what}", now.0 / 1_000_000, now.0 % 1_000_000)
             .expect("a String takes all text");
         self.hash(line.as_bytes());
         self.lines += 1;
