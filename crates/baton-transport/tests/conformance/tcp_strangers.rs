@@ -39,8 +39,8 @@ fn frame(kind: u8, flags: u8, count: u16, payload_bytes: u32, post: u64, value: 
     head.extend(payload_bytes.to_le_bytes());
     head.extend(post.to_le_bytes());
     head.extend(value.to_le_bytes());
-    let crc = crc32c::crc32c_append(crc32c::crc32c(&head), tail);
-    head.extend(crc.to_le_bytes());
+    let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &[&head, tail].concat());
+    head.extend((crc as u32).to_le_bytes());
     head.extend(tail);
     head
 }
