@@ -2,7 +2,7 @@
 
 use baton_proto::message::VERSION;
 use baton_proto::{Compat, Config, ConnId, Endpoint, Input, Message, Output, codec};
-use baton_types::{EngineId, EngineName, KvDtype, PoolShape, Time, TransferId};
+use baton_types::{BlockHash, EngineId, EngineName, KvDtype, PoolShape, Time, TransferId};
 
 const COMPAT: Compat = Compat([7; 16]);
 
@@ -34,6 +34,14 @@ fn shake_hands(endpoint: &mut Endpoint, now: Time, conn: ConnId) {
     hear(endpoint, now, conn, Message::Welcome { metadata: vec![], shape: shape() });
 }
 
+fn said(outputs: &[Output]) -> Vec<&Message> {
+    let messages = outputs.iter().filter_map(|output| match output {
+        Output::Send { message, .. } => Some(message),
+        _ => None,
+    });
+    messages.collect()
+}
+
 /// I11: what is withdrawn leaves nothing behind that waits for its time.
 #[test]
 fn registrations_that_are_withdrawn_at_once_leave_no_timers() {
@@ -47,4 +55,17 @@ fn registrations_that_are_withdrawn_at_once_leave_no_timers() {
     }
     us.check();
     assert_eq!(us.census().registrations, 0);
+}
+
+/// A destination and a source that were told of different strategies: the destination hears of it, whichever came first.
+#[test]
+fn who_registers_with_the_source_of_a_pull_is_told_at_once() {
+    let (mut us, conn, transfer) = (endpoint(), ConnId(1), TransferId(1));
+    give(&mut us, Time::ZERO, Input::Accepted { conn });
+    shake_hands(&mut us, Time::ZERO, conn);
+    give(&mut us, Time::ZERO, Input::Offer { transfer, chain: vec![BlockHash([1; 16])] });
+    let answer = hear(&mut us, Time::ZERO, conn, Message::Register { transfer, first_unit: 0 });
+    assert_eq!(said(&answer), [&Message::Abort { transfer }]);
+    assert_eq!(us.census().registrations, 0);
+    us.check();
 }
