@@ -1,7 +1,9 @@
 //! What a peer cannot make grow or spin by saying the same few words again and again. Each word is one that an engine may say.
 
+use std::time::Duration;
+
 use baton_proto::message::VERSION;
-use baton_proto::{Compat, Config, ConnId, Endpoint, Input, Message, Output, codec};
+use baton_proto::{Compat, Config, ConnId, Endpoint, Input, Message, Output, PeerAddress, codec};
 use baton_types::{BlockHash, EngineId, EngineName, KvDtype, PoolShape, Time, TransferId};
 
 const COMPAT: Compat = Compat([7; 16]);
@@ -68,4 +70,30 @@ fn who_registers_with_the_source_of_a_pull_is_told_at_once() {
     assert_eq!(said(&answer), [&Message::Abort { transfer }]);
     assert_eq!(us.census().registrations, 0);
     us.check();
+}
+
+/// A peer that lets us in and closes again, as one does that still waits for the fence of our former path, is not dialled as fast
+/// as it can close.
+#[test]
+fn a_peer_that_closes_after_each_handshake_is_dialled_with_a_pause() {
+    let mut us = endpoint();
+    let address = PeerAddress { engine: engine("peer"), host: "peer".to_owned(), port: 1 };
+    let (mut now, mut dials, end) = (Time::ZERO, 0, Time::ZERO + Duration::from_secs(10));
+    let expect = Input::Expect { transfer: TransferId(1), peer: address.clone(), early: false };
+    let mut outputs = give(&mut us, now, expect);
+    while now < end {
+        if outputs.iter().any(|output| matches!(output, Output::Dial { .. })) {
+            let conn = ConnId(dials);
+            dials += 1;
+            assert!(dials < 100, "dialled {dials} times in {now:?}");
+            give(&mut us, now, Input::Connected { address: address.clone(), conn });
+            shake_hands(&mut us, now, conn);
+            outputs = give(&mut us, now, Input::Closed { conn });
+            us.check();
+        } else {
+            now = us.poll_timeout().expect("it is dialled again").0;
+            outputs = give(&mut us, now, Input::Tick);
+        }
+    }
+    assert!(dials >= 5, "it is still sought: {dials}");
 }
