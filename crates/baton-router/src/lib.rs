@@ -25,7 +25,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use axum::serve::ListenerExt;
 use baton_routing::{EngineKey, RouterCore};
 use rand::TryRng;
 use rand::rngs::SysRng;
@@ -159,32 +158,28 @@ impl BoundRouter {
             };
             background.spawn(prober.run());
         }
-        let listener = self.listener.tap_io(|stream| {
-            // Tokens are small: Nagle's algorithm would hold them back.
-            if let Err(error) = stream.set_nodelay(true) {
-                tracing::debug!(%error, "TCP_NODELAY");
-            }
-        });
         let (stop, stopped) = oneshot::channel::<()>();
-        let server = axum::serve(listener, server::routes(self.front)).with_graceful_shutdown(async {
+        let stopped = async {
             // Stops as well if the other end is dropped.
             let _ = stopped.await;
-        });
+        };
+        let limits = self.config.http();
+        let server = baton_http::serve(self.listener, server::routes(self.front), limits, stopped);
         let drain = Duration::from_millis(self.config.drain_ms);
         let limit = async {
             shutdown.await;
             let _ = stop.send(());
             tokio::time::sleep(drain).await;
         };
-        let result = tokio::select! {
-            result = server.into_future() => result,
-            () = limit => Ok(()),
-        };
+        tokio::select! {
+            () = server => {}
+            () = limit => {}
+        }
         self.conductor.abandon_all();
         if let Some(tracer) = self.tracer {
             let _ = tokio::task::spawn_blocking(move || tracer.finish(LAST_SPANS)).await;
         }
-        result.map_err(ServeError::Io)
+        Ok(())
     }
 }
 
