@@ -61,6 +61,9 @@ pub enum ServeError {
     Randomness(String),
     #[error(transparent)]
     Io(#[from] io::Error),
+    /// Nothing that the core says after that can be trusted.
+    #[error("a fault in the router")]
+    Panicked,
 }
 
 /// A router that listens already and so knows its address.
@@ -141,7 +144,7 @@ impl BoundRouter {
     /// [`RouterConfig::drain_ms`], and returns.
     ///
     /// # Errors
-    /// If the listening socket fails.
+    /// If a fault ended it: then the process must end as well.
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), ServeError> {
         // Dropped, and so aborted, when this returns.
         let mut background = JoinSet::new();
@@ -174,6 +177,8 @@ impl BoundRouter {
         tokio::select! {
             () = server => {}
             () = limit => {}
+            // They run for ever, and the probers ask the core all the time: one that ends says that it has panicked.
+            _ = background.join_next() => return Err(ServeError::Panicked),
         }
         self.conductor.abandon_all();
         if let Some(tracer) = self.tracer {
@@ -187,4 +192,28 @@ fn random_bytes<const N: usize>() -> Result<[u8; N], ServeError> {
     let mut bytes = [0; N];
     SysRng.try_fill_bytes(&mut bytes).map_err(|error| ServeError::Randomness(error.to_string()))?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use baton_types::EngineRole;
+
+    use super::*;
+
+    /// A process that answers nobody is left by its supervisor only if it ends.
+    #[tokio::test]
+    async fn a_router_whose_core_has_panicked_ends() {
+        let engine = EngineConfig { role: EngineRole::Both, url: "http://127.0.0.1:9".to_owned() };
+        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        let config =
+            RouterConfig { listen, engines: vec![engine], probe_interval_ms: 10, ..Default::default() };
+        let router = BoundRouter::bind(config).await.unwrap();
+        let conductor = Arc::clone(&router.conductor);
+        let panicked = thread::spawn(move || conductor.fail()).join();
+        assert!(panicked.is_err());
+        let ended = tokio::time::timeout(Duration::from_secs(10), router.run(std::future::pending())).await;
+        assert!(matches!(ended, Ok(Err(ServeError::Panicked))), "{ended:?}");
+    }
 }
