@@ -236,7 +236,9 @@ impl Endpoint {
             return;
         }
         self.on_lease_abort(peer, transfer);
-        self.registrations.withdraw(transfer, peer);
+        if self.registrations.withdraw(transfer, peer) {
+            self.timers.clear(&Reason::Registration(transfer));
+        }
         if !self.config.mutation.is(Mutant::EarlyAbortForgotten) {
             self.ended.insert(transfer);
         }

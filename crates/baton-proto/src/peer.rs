@@ -54,6 +54,8 @@ pub(crate) struct Peer {
     address: Option<PeerAddress>,
     dialling: bool,
     dials: u32,
+    /// Of the newest ready connection.
+    welcomed_at: Time,
 }
 
 /// The way of the data.
@@ -232,6 +234,7 @@ impl Endpoint {
         self.timers.clear(&Reason::Redial(engine.clone()));
         let peer = self.peers.known.entry(engine.clone()).or_default();
         peer.dials = 0;
+        peer.welcomed_at = now;
         peer.conns.push(conn);
         if peer.path == Path::None {
             peer.path = Path::Up;
@@ -274,9 +277,15 @@ impl Endpoint {
             let peer = self.peers.known.get_mut(engine).expect("a ready connection has a peer");
             peer.conns.retain(|known| *known != conn);
             if peer.conns.is_empty() {
+                // One that lets us in and closes again may do so for ever: while it waits for the fence of our former path it does.
+                let soonest = peer.welcomed_at + self.config.retry;
                 self.timers.set(Reason::Grace(engine.clone()), now + self.config.peer_grace);
                 if self.needs(engine) {
-                    self.on_redial(engine);
+                    if now < soonest {
+                        self.timers.set(Reason::Redial(engine.clone()), soonest);
+                    } else {
+                        self.on_redial(engine);
+                    }
                 }
             }
         }

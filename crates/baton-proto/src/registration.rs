@@ -46,11 +46,13 @@ impl Registrations {
         self.waiting.remove(&transfer)
     }
 
-    /// Takes it only if it is this peer's.
-    pub fn withdraw(&mut self, transfer: TransferId, peer: &EngineId) {
-        if self.waiting.get(&transfer).is_some_and(|known| known.peer == *peer) {
+    /// Takes it only if it is this peer's; whether it was.
+    pub fn withdraw(&mut self, transfer: TransferId, peer: &EngineId) -> bool {
+        let is_theirs = self.waiting.get(&transfer).is_some_and(|known| known.peer == *peer);
+        if is_theirs {
             self.waiting.remove(&transfer);
         }
+        is_theirs
     }
 
     /// Takes all of a lost peer's, and says which they were.

@@ -41,7 +41,11 @@ impl Endpoint {
             }
             // It was heard before, and its answer is on the way.
             Some(writer) if writer.peer.as_ref() == Some(peer) => {}
-            None if !self.ended.contains(transfer) && self.registrations.insert(transfer, registration) => {
+            // Nor can who holds the transfer as a lease ever claim: the two legs were told of different strategies.
+            None if !self.leases.contains_key(&transfer)
+                && !self.ended.contains(transfer)
+                && self.registrations.insert(transfer, registration) =>
+            {
                 self.timers.set(Reason::Registration(transfer), now + self.config.lease);
             }
             _ => self.say(peer, Message::Abort { transfer }),

@@ -363,6 +363,13 @@ impl Conductor {
         }
     }
 
+    /// As if the core had broken an invariant.
+    #[cfg(test)]
+    pub(crate) fn fail(&self) {
+        let _state = self.lock();
+        panic!("on purpose");
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // After a panic in the core nothing it says can be trusted.
         self.state.lock().expect("the core has panicked")

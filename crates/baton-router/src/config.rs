@@ -23,6 +23,11 @@ pub struct RouterConfig {
     /// From the end of one probe of an engine to the next.
     pub probe_interval_ms: u64,
     pub probe_timeout_ms: u64,
+    /// Connections of clients; more wait until one is closed.
+    pub max_connections: usize,
+    /// How long a client may take to send the head of a request, from the connection's beginning or the answer before: an idle
+    /// connection is closed after it.
+    pub head_timeout_ms: u64,
     /// Largest request of a client.
     pub max_body_bytes: usize,
     /// How long a client may take to send it.
@@ -71,6 +76,8 @@ impl Default for RouterConfig {
             limits: Limits::default(),
             probe_interval_ms: 1000,
             probe_timeout_ms: 1000,
+            max_connections: 8192,
+            head_timeout_ms: 75_000,
             max_body_bytes: 32 << 20,
             body_timeout_ms: 30_000,
             max_answer_bytes: 64 << 20,
@@ -91,6 +98,15 @@ impl RouterConfig {
             policy: self.policy,
             limits: self.limits.clone(),
             mutation: Mutation::NONE,
+        }
+    }
+
+    pub(crate) fn http(&self) -> baton_http::Limits {
+        baton_http::Limits {
+            connections: self.max_connections,
+            head: Duration::from_millis(self.head_timeout_ms),
+            // The core's limit ends a stream whose engine waits for the client; this one, what the engine has nothing more to do with.
+            stall: Duration::from_millis(self.limits.client_stall_ms),
         }
     }
 

@@ -25,7 +25,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use axum::serve::ListenerExt;
 use baton_routing::{EngineKey, RouterCore};
 use rand::TryRng;
 use rand::rngs::SysRng;
@@ -62,6 +61,9 @@ pub enum ServeError {
     Randomness(String),
     #[error(transparent)]
     Io(#[from] io::Error),
+    /// Nothing that the core says after that can be trusted.
+    #[error("a fault in the router")]
+    Panicked,
 }
 
 /// A router that listens already and so knows its address.
@@ -142,7 +144,7 @@ impl BoundRouter {
     /// [`RouterConfig::drain_ms`], and returns.
     ///
     /// # Errors
-    /// If the listening socket fails.
+    /// If a fault ended it: then the process must end as well.
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), ServeError> {
         // Dropped, and so aborted, when this returns.
         let mut background = JoinSet::new();
@@ -159,32 +161,30 @@ impl BoundRouter {
             };
             background.spawn(prober.run());
         }
-        let listener = self.listener.tap_io(|stream| {
-            // Tokens are small: Nagle's algorithm would hold them back.
-            if let Err(error) = stream.set_nodelay(true) {
-                tracing::debug!(%error, "TCP_NODELAY");
-            }
-        });
         let (stop, stopped) = oneshot::channel::<()>();
-        let server = axum::serve(listener, server::routes(self.front)).with_graceful_shutdown(async {
+        let stopped = async {
             // Stops as well if the other end is dropped.
             let _ = stopped.await;
-        });
+        };
+        let limits = self.config.http();
+        let server = baton_http::serve(self.listener, server::routes(self.front), limits, stopped);
         let drain = Duration::from_millis(self.config.drain_ms);
         let limit = async {
             shutdown.await;
             let _ = stop.send(());
             tokio::time::sleep(drain).await;
         };
-        let result = tokio::select! {
-            result = server.into_future() => result,
-            () = limit => Ok(()),
-        };
+        tokio::select! {
+            () = server => {}
+            () = limit => {}
+            // They run for ever, and the probers ask the core all the time: one that ends says that it has panicked.
+            _ = background.join_next() => return Err(ServeError::Panicked),
+        }
         self.conductor.abandon_all();
         if let Some(tracer) = self.tracer {
             let _ = tokio::task::spawn_blocking(move || tracer.finish(LAST_SPANS)).await;
         }
-        result.map_err(ServeError::Io)
+        Ok(())
     }
 }
 
@@ -192,4 +192,28 @@ fn random_bytes<const N: usize>() -> Result<[u8; N], ServeError> {
     let mut bytes = [0; N];
     SysRng.try_fill_bytes(&mut bytes).map_err(|error| ServeError::Randomness(error.to_string()))?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use baton_types::EngineRole;
+
+    use super::*;
+
+    /// A process that answers nobody is left by its supervisor only if it ends.
+    #[tokio::test]
+    async fn a_router_whose_core_has_panicked_ends() {
+        let engine = EngineConfig { role: EngineRole::Both, url: "http://127.0.0.1:9".to_owned() };
+        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        let config =
+            RouterConfig { listen, engines: vec![engine], probe_interval_ms: 10, ..Default::default() };
+        let router = BoundRouter::bind(config).await.unwrap();
+        let conductor = Arc::clone(&router.conductor);
+        let panicked = thread::spawn(move || conductor.fail()).join();
+        assert!(panicked.is_err());
+        let ended = tokio::time::timeout(Duration::from_secs(10), router.run(std::future::pending())).await;
+        assert!(matches!(ended, Ok(Err(ServeError::Panicked))), "{ended:?}");
+    }
 }

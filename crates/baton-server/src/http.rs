@@ -17,6 +17,7 @@ use baton_openai::{ApiError, ErrorKind};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::Serialize;
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::app::App;
 
@@ -87,15 +88,18 @@ async fn read_body(request: Request, limit: usize) -> Result<Bytes, ApiError> {
     }
 }
 
-/// Runs `work` on a body: off the async threads if it is large enough to keep one busy.
+/// Runs `work` on a body: off the async threads if it is large enough to keep one busy. The request keeps its `place` until the work
+/// is done, be its client there or not: else whoever sends and leaves has more and more of it done at a time.
 async fn with_body<T: Send + 'static>(
     body: Bytes,
+    place: OwnedSemaphorePermit,
     work: impl FnOnce(Bytes) -> Result<T, ApiError> + Send + 'static,
-) -> Result<T, ApiError> {
+) -> Result<(T, OwnedSemaphorePermit), ApiError> {
     if body.len() <= SMALL_BODY_BYTES {
-        return work(body);
+        return Ok((work(body)?, place));
     }
-    tokio::task::spawn_blocking(move || work(body)).await.unwrap_or_else(|error| {
+    let done = tokio::task::spawn_blocking(move || Ok((work(body)?, place))).await;
+    done.unwrap_or_else(|error| {
         tracing::error!(%error, "reading a request failed");
         Err(ApiError::new(ErrorKind::Internal, "The request could not be read."))
     })
@@ -121,4 +125,34 @@ fn json_response<T: Serialize>(value: &T) -> Response {
     let mut response = Response::new(Body::from(baton_openai::RawJson::of(value).as_bytes().clone()));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn whoever_leaves_has_a_place_until_its_body_is_read() {
+        let places = Arc::new(Semaphore::new(1));
+        let place = places.clone().try_acquire_owned().unwrap();
+        let (begun, is_begun) = tokio::sync::oneshot::channel();
+        let (go_on, wait) = mpsc::channel::<()>();
+        let work = move |_| {
+            begun.send(()).unwrap();
+            let _ = wait.recv();
+            Ok(())
+        };
+        let client = tokio::spawn(with_body(vec![b' '; SMALL_BODY_BYTES + 1].into(), place, work));
+        is_begun.await.unwrap();
+        client.abort();
+        assert!(client.await.is_err());
+        assert_eq!(places.available_permits(), 0, "it is still being read");
+        drop(go_on);
+        let again = tokio::time::timeout(Duration::from_secs(10), places.acquire()).await;
+        assert!(again.is_ok(), "it has been read");
+    }
 }

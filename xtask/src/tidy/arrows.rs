@@ -12,6 +12,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Edges.
     ("baton-model", &["baton-types", "baton-engine"]),
     ("baton-transport", &["baton-types"]),
+    ("baton-http", &[]),
     ("baton-openai", &["baton-types"]),
     ("baton-workload", &["baton-types"]),
     ("baton-trace", &[]),
@@ -25,11 +26,12 @@ const ARROWS: &[(&str, &[&str])] = &[
             "baton-engine",
             "baton-model",
             "baton-transport",
+            "baton-http",
             "baton-openai",
             "baton-trace",
         ],
     ),
-    ("baton-router", &["baton-types", "baton-routing", "baton-openai", "baton-trace"]),
+    ("baton-router", &["baton-types", "baton-routing", "baton-http", "baton-openai", "baton-trace"]),
     (
         "baton-sim",
         &[

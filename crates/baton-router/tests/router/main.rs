@@ -4,6 +4,7 @@ mod answers;
 mod conversations;
 mod crowd;
 mod faults;
+mod strangers;
 mod stub;
 mod timelines;
 mod world;

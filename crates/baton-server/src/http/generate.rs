@@ -45,9 +45,10 @@ async fn generate(app: Arc<App>, endpoint: Endpoint, request: Request) -> Result
     let limit = app.max_body_bytes;
     let body = read_body(request, limit).await?;
     let reader = app.clone();
-    let prepared =
-        with_body(body, move |body| request::prepare(reader.serving()?, endpoint, body, tenant, limit))
-            .await?;
+    let (prepared, place) = with_body(body, place, move |body| {
+        request::prepare(reader.serving()?, endpoint, body, tenant, limit)
+    })
+    .await?;
     let how = How {
         answer: Answer { endpoint, id: endpoint.answer_id(draw_u128()), created: unix_now(), model },
         include_usage: prepared.include_usage,

@@ -27,10 +27,12 @@ async fn answer(
     work: fn(&Serving, &Body) -> Result<Response, ApiError>,
 ) -> Result<Response, ApiError> {
     app.open()?;
-    let _place = app.place()?;
+    let place = app.place()?;
     let limit = app.max_body_bytes;
     let body = read_body(request, limit).await?;
-    with_body(body, move |body: Bytes| work(app.serving()?, &Body::parse(body, limit)?)).await
+    let read = move |body: Bytes| work(app.serving()?, &Body::parse(body, limit)?);
+    let (response, _place) = with_body(body, place, read).await?;
+    Ok(response)
 }
 
 fn read_and_tokenize(serving: &Serving, body: &Body) -> Result<Response, ApiError> {
