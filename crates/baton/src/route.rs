@@ -9,12 +9,15 @@ use baton_router::{
 use baton_types::{EngineRole, TransferMode};
 
 use crate::args::{HandOff, Policy, RouteArgs, RoutingArgs, Strategy, value_name};
-use crate::{signals, up};
+use crate::{descriptors, signals, up};
 
 /// # Errors
 /// If the settings contradict each other, the router cannot start, or its socket fails.
 pub async fn route(args: &RouteArgs) -> Result<ExitCode> {
-    let config = config(args)?;
+    let mut config = config(args)?;
+    // Each client may have two legs, and some are left to everything else.
+    let most = usize::try_from(descriptors::raise_limit() / 4).unwrap_or(usize::MAX).max(1);
+    config.max_connections = config.max_connections.min(most);
     let router = match up::inherited_listener()? {
         Some(listener) => BoundRouter::on(listener, config)?,
         None => BoundRouter::bind(config).await?,
