@@ -44,6 +44,8 @@ pub struct Config {
     pub hold_first_token: bool,
     /// Whether a push names its blocks when the prompt is computed, not as they become complete: to be measured beside.
     pub push_at_end: bool,
+    /// Ids below it are tokens of the model. What a peer has sampled beyond it is not taken over: no runner knows it.
+    pub vocab: u32,
     /// Fingerprint of weights, configuration and arithmetic. Becomes `model` of every request's salt, whatever the driver left
     /// there (I13).
     pub model: String,
@@ -98,6 +100,7 @@ impl Config {
             kv_timeout: Duration::from_secs(120),
             hold_first_token: false,
             push_at_end: false,
+            vocab: u32::MAX,
             model: String::new(),
             proto,
             mutation: Mutation::NONE,

@@ -217,7 +217,8 @@ impl Engine {
         let seq = self.sequences.get_mut(&id).expect("live");
         assert!(covered <= seq.chain.hashes().len(), "I2: no more than was asked for");
         self.blocks.accept(&seq.table, first);
-        let whole = prefilled.filter(|_| covered == seq.chain.hashes().len());
+        let is_whole = covered == seq.chain.hashes().len();
+        let whole = prefilled.filter(|prefilled| is_whole && prefilled.first_token.0 < self.config.vocab);
         let most = if whole.is_some() { seq.prompt_len } else { seq.prompt_len - 1 };
         let hits = seq.computed;
         seq.computed = hits.max(covered * self.config.unit_tokens()).min(most);

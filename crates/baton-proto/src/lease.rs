@@ -311,6 +311,13 @@ impl Endpoint {
         }
     }
 
+    /// Whether this peer has been told of units of ours to write into, and has not let go of them.
+    pub(crate) fn has_granted_writes(&self, engine: &EngineId) -> bool {
+        let writes =
+            |lease: &Lease| lease.granted && !lease.order.lapses && lease.peer.as_ref() == Some(engine);
+        self.leases.values().any(writes)
+    }
+
     /// The peer is lost but not yet fenced.
     pub(crate) fn lose_lease(&mut self, transfer: TransferId, why: Ending) {
         let Some(lease) = self.leases.get_mut(&transfer) else { return };

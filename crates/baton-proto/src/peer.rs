@@ -13,7 +13,7 @@ use crate::timer::Reason;
 /// Connections kept to one peer: two when both sides dialled at once, more only while old ones are dying.
 const MAX_CONNS_PER_PEER: usize = 4;
 
-/// How long a peer stays out whose path the transport refused: longer than any transport lets a post wait for its path.
+/// How long a peer stays out whose posts may wait for a path: longer than any transport lets them.
 const REFUSED_FOR: Duration = Duration::from_secs(30);
 
 /// Ranks of one engine, at most.
@@ -56,6 +56,9 @@ pub(crate) struct Peer {
     dials: u32,
     /// Of the newest ready connection.
     welcomed_at: Time,
+    /// It has made a connection while its path was up. Perhaps it had given up its end of the path, and the connections before, and
+    /// we hear of either later: then it has made another path, which waits for ours, and what it is granted it posts there.
+    returned: bool,
 }
 
 /// The way of the data.
@@ -66,7 +69,8 @@ pub(crate) enum Path {
     Up,
     /// Until the fence is there the peer is not let in again.
     Removing,
-    /// Nor while posts of its own may wait for the path that the transport refused.
+    /// Nor while posts of its own may wait for a path: the transport has refused the one there was to be, or the peer has
+    /// [returned](Peer::returned).
     Refused,
 }
 
@@ -235,6 +239,7 @@ impl Endpoint {
         let peer = self.peers.known.entry(engine.clone()).or_default();
         peer.dials = 0;
         peer.welcomed_at = now;
+        peer.returned |= peer.path == Path::Up;
         peer.conns.push(conn);
         if peer.path == Path::None {
             peer.path = Path::Up;
@@ -317,8 +322,11 @@ impl Endpoint {
 
     /// The fence is there: what was quarantined because of this peer is free, and it may come back.
     pub(crate) fn on_path_lost(&mut self, now: Time, engine: &EngineId) {
+        // Reads that come too late do no harm.
+        let may_write = self.has_granted_writes(engine);
         match self.peers.known.get_mut(engine) {
             Some(peer) if peer.path == Path::Refused => return,
+            Some(peer) if peer.returned && may_write => return self.keep_out(now, engine, Ending::PeerLost),
             Some(peer) if peer.path != Path::Removing => {
                 // Torn down from the other end: there is nothing left to remove.
                 peer.path = Path::None;
@@ -330,12 +338,18 @@ impl Endpoint {
         self.forget_peer(engine);
     }
 
-    /// There is no path, and until the time limit is over there will be none: what the peer was granted it cannot touch.
     pub(crate) fn on_path_refused(&mut self, now: Time, engine: &EngineId) {
-        let Some(peer) = self.peers.known.get_mut(engine) else { return };
+        if self.peers.known.contains_key(engine) {
+            self.keep_out(now, engine, Ending::Transport);
+        }
+    }
+
+    /// There is no path, and until the time limit is over there will be none: what the peer was granted it cannot touch.
+    fn keep_out(&mut self, now: Time, engine: &EngineId, why: Ending) {
+        let peer = self.peers.known.get_mut(engine).expect("looked up by the caller");
         peer.path = Path::Refused;
         self.timers.set(Reason::Grace(engine.clone()), now + REFUSED_FOR);
-        self.lose_peer(now, engine, Ending::Transport);
+        self.lose_peer(now, engine, why);
         self.release_fenced(engine);
     }
 

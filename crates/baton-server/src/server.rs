@@ -245,6 +245,7 @@ fn core_config(
         kv_timeout: Duration::from_millis(config.kv_timeout_ms),
         hold_first_token: config.hold_first_token,
         push_at_end: config.push_at_end,
+        vocab: u32::try_from(loaded.vocab).unwrap_or(u32::MAX),
         model: loaded.fingerprint.clone(),
         ..defaults
     }

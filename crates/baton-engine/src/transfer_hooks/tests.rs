@@ -395,3 +395,13 @@ fn a_second_ending_is_a_bug() {
     script.event(Event::Failed { transfer: X, why: Ending::Declined, quarantined: false });
     script.event(Event::Failed { transfer: X, why: Ending::Declined, quarantined: false });
 }
+
+/// One such token in a step would fail the step, and with it everybody in it.
+#[test]
+fn a_first_token_outside_the_vocabulary_is_computed_again() {
+    let mut script = script(8, |config| config.vocab = FIRST.0);
+    script.receiving(10, TransferMode::Push);
+    script.event(Event::Ready { transfer: X, covered: 3, prefilled: Some(PREFILLED) });
+    assert_eq!(script.shape(), [(1, 9, 1)], "the last token of the prompt");
+    assert!(!script.outputs.iter().any(|output| matches!(output, Output::Token { .. })));
+}

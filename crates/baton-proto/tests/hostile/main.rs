@@ -1,8 +1,8 @@
 //! Whatever a peer sends. The fuzzers of the crate `fuzz` run these very games for hours (`cargo x fuzz`); here they are played with
 //! the inputs that were worth keeping, and with a few thousand random ones.
 
-mod bounds;
 mod codec;
+mod one_peer;
 mod side_channel;
 
 use std::path::Path;

@@ -1,10 +1,12 @@
-//! What a peer cannot make grow or spin by saying the same few words again and again. Each word is one that an engine may say.
+//! What one peer cannot do with a few words, each of which an engine may say: make something grow or spin, or write where it must not.
 
 use std::time::Duration;
 
 use baton_proto::message::VERSION;
-use baton_proto::{Compat, Config, ConnId, Endpoint, Input, Message, Output, PeerAddress, codec};
-use baton_types::{BlockHash, EngineId, EngineName, KvDtype, PoolShape, Time, TransferId};
+use baton_proto::{
+    Compat, Config, ConnId, Endpoint, Event, Held, Input, Message, Output, PeerAddress, codec,
+};
+use baton_types::{BlockHash, EngineId, EngineName, KvDtype, PoolShape, Time, TransferId, UnitId};
 
 const COMPAT: Compat = Compat([7; 16]);
 
@@ -96,4 +98,43 @@ fn a_peer_that_closes_after_each_handshake_is_dialled_with_a_pause() {
         }
     }
     assert!(dials >= 5, "it is still sought: {dials}");
+}
+
+/// A peer may have given up its end of a path and be back before we hear of that: nothing orders the path's end and the new
+/// connection. What it is granted then it posts to a path that it has made anew and that waits for ours. When the old path is lost
+/// those units are free, so for as long as such posts may wait there must be no path that lets them in (I3).
+#[test]
+fn who_is_back_before_its_old_path_is_lost_stays_out_while_its_posts_may_wait() {
+    let (mut us, transfer, mut now) = (endpoint(), TransferId(1), Time::ZERO);
+    let enter = |us: &mut Endpoint, now, conn| {
+        give(us, now, Input::Accepted { conn });
+        let hello = Message::Hello { version: VERSION, engine: engine("peer"), compat: COMPAT };
+        hear(us, now, conn, hello);
+        let outputs = hear(us, now, conn, Message::Welcome { metadata: vec![], shape: shape() });
+        outputs.iter().any(|output| matches!(output, Output::AddPath { .. }))
+    };
+    assert!(enter(&mut us, now, ConnId(1)), "a path");
+    // That the first connection has ended may be heard before or after this.
+    assert!(!enter(&mut us, now, ConnId(2)), "the same, as far as we know");
+
+    let (chain, conn) = (vec![BlockHash([1; 16])], ConnId(2));
+    let peer = PeerAddress { engine: engine("peer"), host: "peer".to_owned(), port: 1 };
+    let units = vec![UnitId(3)];
+    give(&mut us, now, Input::Receive { transfer, peer, chain: chain.clone(), first_unit: 0, units });
+    let claim = Message::Claim { transfer, attempt: 0, first_unit: 0, chain, held: Held::Offered };
+    let granted = hear(&mut us, now, conn, claim);
+    assert!(matches!(said(&granted)[..], [Message::Granted { .. }]));
+    let lost = give(&mut us, now, Input::PathLost { engine: engine("peer") });
+    let released = |output: &Output| matches!(output, Output::Event(Event::Released { .. }));
+    assert!(lost.iter().any(released), "its posts are not let in: {lost:?}");
+
+    for conn in 3..6 {
+        assert!(!enter(&mut us, now, ConnId(conn)), "they would be now");
+        now += Duration::from_secs(9);
+        give(&mut us, now, Input::Tick);
+        us.check();
+    }
+    now += Duration::from_secs(30);
+    give(&mut us, now, Input::Tick);
+    assert!(enter(&mut us, now, ConnId(6)), "they have ended by now");
 }
