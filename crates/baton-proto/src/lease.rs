@@ -311,11 +311,9 @@ impl Endpoint {
         }
     }
 
-    /// Whether this peer has been told of units of ours to write into, and has not let go of them.
-    pub(crate) fn has_granted_writes(&self, engine: &EngineId) -> bool {
-        let writes =
-            |lease: &Lease| lease.granted && !lease.order.lapses && lease.peer.as_ref() == Some(engine);
-        self.leases.values().any(writes)
+    /// Whether this peer has been told of units of ours, and has not let go of them.
+    pub(crate) fn has_granted(&self, engine: &EngineId) -> bool {
+        self.leases.values().any(|lease| lease.granted && lease.peer.as_ref() == Some(engine))
     }
 
     /// The peer is lost but not yet fenced.

@@ -322,11 +322,10 @@ impl Endpoint {
 
     /// The fence is there: what was quarantined because of this peer is free, and it may come back.
     pub(crate) fn on_path_lost(&mut self, now: Time, engine: &EngineId) {
-        // Reads that come too late do no harm.
-        let may_write = self.has_granted_writes(engine);
+        let may_post = self.has_granted(engine);
         match self.peers.known.get_mut(engine) {
             Some(peer) if peer.path == Path::Refused => return,
-            Some(peer) if peer.returned && may_write => return self.keep_out(now, engine, Ending::PeerLost),
+            Some(peer) if peer.returned && may_post => return self.keep_out(now, engine, Ending::PeerLost),
             Some(peer) if peer.path != Path::Removing => {
                 // Torn down from the other end: there is nothing left to remove.
                 peer.path = Path::None;

@@ -81,6 +81,7 @@ impl Scenario {
             scenario.profile.prefill.per_token_us *= 50.0;
         }
         scenario.crossed = random.chance(250);
+        scenario.network.halves_pair_once = random.chance(500);
         if ample {
             make_ample(&mut scenario);
         }
@@ -293,5 +294,6 @@ fn draw_network(random: &mut Random) -> Network {
         split_router: random.chance(500),
         split_breaks: random.chance(500),
         split_stops_bytes: random.chance(500),
+        halves_pair_once: false,
     }
 }

@@ -111,9 +111,12 @@ impl World {
         let generation = self.fabric.number();
         // It joins whatever half is there. A half that had joined another one before has lost that.
         let other = self.fabric.half_mut(target, owner);
-        let joined = other.as_ref().map(|other| other.generation);
+        let is_of_another = other.as_ref().is_some_and(|other| other.joined.is_some());
+        let met = other.as_ref().map(|other| other.generation);
         let lost = other.is_some_and(|other| *other.joined.get_or_insert(generation) != generation);
-        if let Some(other) = joined.filter(|_| lost) {
+        // Unless each end of a path is its own: then the next one waits for another half, and what is posted to it as well.
+        let joined = met.filter(|_| !(is_of_another && self.scenario.network.halves_pair_once));
+        if let Some(other) = met.filter(|_| lost) {
             self.path_falls(target, other);
         }
         self.fabric.paths.insert((owner, engine), Path { target, generation, joined });

@@ -226,6 +226,7 @@ fn scenario(asks: Vec<Ask>, prompts: &[Prompt], how: &Replay, grain_tokens: f64)
             split_router: false,
             split_breaks: false,
             split_stops_bytes: false,
+            halves_pair_once: false,
         },
         faults: FaultRates::default(),
         turn_us: 1..2,

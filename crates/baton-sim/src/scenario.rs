@@ -127,6 +127,8 @@ pub struct Network {
     pub split_breaks: bool,
     /// Bytes of KV go over the network that splits; otherwise they have one of their own, which stays whole.
     pub split_stops_bytes: bool,
+    /// A half of a path that has lost the other joins no second one, as over `tcp`; otherwise it does, as over `shm`.
+    pub halves_pair_once: bool,
 }
 
 impl Clock {

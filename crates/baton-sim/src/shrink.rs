@@ -147,6 +147,7 @@ impl Shrinker<'_> {
     fn plainer(&mut self) {
         self.attempt(|scenario| scenario.router_clock = Clock::TRUE);
         self.attempt(|scenario| scenario.crossed = false);
+        self.attempt(|scenario| scenario.network.halves_pair_once = false);
         for i in 0..self.failed.scenario.engines.len() {
             self.attempt(|scenario| scenario.engines[i].clock = Clock::TRUE);
             self.attempt(|scenario| scenario.engines[i].watermark_blocks = 0);
