@@ -322,7 +322,7 @@ impl Endpoint {
 
     /// The fence is there: what was quarantined because of this peer is free, and it may come back.
     pub(crate) fn on_path_lost(&mut self, now: Time, engine: &EngineId) {
-        let may_post = self.has_granted(engine);
+        let may_post = self.has_granted(engine) && !self.config.mutation.is(Mutant::ReturnedPeerLetIn);
         match self.peers.known.get_mut(engine) {
             Some(peer) if peer.path == Path::Refused => return,
             Some(peer) if peer.returned && may_post => return self.keep_out(now, engine, Ending::PeerLost),

@@ -70,6 +70,8 @@ mutants! {
     WordsBeforeWelcome: "I5",
     /// Takes block ids from anybody who knows the transfer.
     GrantFromAnybody: "I5",
+    /// Lets a peer in again at once that came back before its old path was lost.
+    ReturnedPeerLetIn: "I3",
     /// Tables of registrations grow without limit.
     UnboundedRegistrations: "I11",
     /// Goes through transfers in the order of a hash table.
