@@ -1,7 +1,7 @@
 //! I3 with real processes, for each transport as docs/protocol.md states its fence: a decode engine whose writer falls silent in the
 //! middle of a hand-off gives the writer up, but its blocks are free only when nothing can write into them any more.
 
-use std::thread::{sleep, spawn};
+use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
 
 use baton_soak::client::Client;
@@ -63,14 +63,24 @@ impl Place {
         }
     }
 
+    /// Requests at once, each on its own.
+    fn ask(&self, words: usize) -> Vec<JoinHandle<()>> {
+        let router = self.cluster.address(Member::Router);
+        let ask = |n: usize| {
+            let client = self.client.clone();
+            let prompt = format!("{n} {}", "so that it takes a while ".repeat(words));
+            spawn(move || {
+                client.complete(router, &Ask { prompt, max_tokens: 4, stream: false });
+            })
+        };
+        (0..REQUESTS).map(ask).collect()
+    }
+
     /// Requests whose clients wait for no answer, until their KV is on its way.
     fn begin_hand_offs(&self) {
-        let router = self.cluster.address(Member::Router);
-        for n in 0..REQUESTS {
-            let client = self.client.clone();
-            let prompt = format!("{n} {}", "so that it takes a while ".repeat(80));
-            spawn(move || client.complete(router, &Ask { prompt, max_tokens: 4, stream: false }));
-        }
+        // A writer that is stopped before it has a path to us has none that could be fenced.
+        self.ask(1).into_iter().for_each(|client| client.join().unwrap());
+        self.ask(80);
         self.wait_until("a hand-off", |place| place.blocks("receiving") > 0);
     }
 
