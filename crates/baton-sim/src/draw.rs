@@ -80,6 +80,7 @@ impl Scenario {
             // Prompts that take longer than a lease lasts.
             scenario.profile.prefill.per_token_us *= 50.0;
         }
+        // Drawn last, so that what older seeds stand for is the same but for this.
         scenario.crossed = random.chance(250);
         scenario.network.halves_pair_once = random.chance(500);
         if ample {

@@ -11,6 +11,12 @@ pub fn raise_limit() -> u64 {
     if raised { maximum } else { current }.unwrap_or(u64::MAX)
 }
 
+/// Raises the limit, and says how many connections one kind of client may have: a quarter of it, because each may cost a server a
+/// few more, and something is left to everything else.
+pub fn for_clients() -> u32 {
+    u32::try_from(raise_limit() / 4).unwrap_or(u32::MAX).max(1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

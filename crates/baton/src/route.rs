@@ -15,9 +15,7 @@ use crate::{descriptors, signals, up};
 /// If the settings contradict each other, the router cannot start, or its socket fails.
 pub async fn route(args: &RouteArgs) -> Result<ExitCode> {
     let mut config = config(args)?;
-    // Each client may have two legs, and some are left to everything else.
-    let most = usize::try_from(descriptors::raise_limit() / 4).unwrap_or(usize::MAX).max(1);
-    config.max_connections = config.max_connections.min(most);
+    config.max_connections = config.max_connections.min(descriptors::for_clients() as usize);
     let router = match up::inherited_listener()? {
         Some(listener) => BoundRouter::on(listener, config)?,
         None => BoundRouter::bind(config).await?,

@@ -26,8 +26,7 @@ pub async fn serve(args: &ServeArgs) -> Result<ExitCode> {
     // Nothing else runs yet that a download could hold up, and until it is done Ctrl-C ends the process by itself.
     model::fetch_all(&args.engine)?;
     config.side_channel.secret = peer_secret(&args.engine)?;
-    // HTTP and side channel leave half of the descriptors to everything else.
-    let most = u32::try_from(descriptors::raise_limit() / 4).unwrap_or(u32::MAX).max(1);
+    let most = descriptors::for_clients();
     for max in [&mut config.max_connections, &mut config.side_channel.max_connections] {
         *max = (*max).min(most);
     }
